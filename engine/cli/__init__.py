@@ -1,0 +1,26 @@
+"""The command `tidegate`.
+
+Rules: one verb, one module with a function `command` whose docstring ends in an example; a verb imports what it needs inside
+that function, so that `tidegate --help` stays fast.  Exit codes: 0 as wished; 1 the verb found what it looks for (a stale
+file, a violated model, a wrong token); 2 it could not do its work (bad arguments, no Java, a broken module).
+"""
+
+from __future__ import annotations
+
+import typer
+
+from tidegate.engine.cli import check, gen
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app.command("check")(check.command)
+app.command("gen")(gen.command)
+
+
+@app.callback()
+def tidegate() -> None:
+    """KV cache offloading for disaggregated Prefill and Decode, with model-checked gates."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

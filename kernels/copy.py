@@ -1,0 +1,121 @@
+"""Copies byte ranges between two host buffers.
+
+Rules: every range is checked in 64 bits against both buffers before the first byte moves, so a bad range moves nothing;
+ranges are copied in order and neighbours that continue each other on both sides become one copy; the two buffers must not
+share memory; the native path releases the GIL (ctypes does), the fallback gives the same bytes and the same run count.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import tidegate.kernels
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+LIBRARY = "libtg_kernels.so"
+
+
+@cache
+def native_library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None where the install found no C++ compiler."""
+    for folder in tidegate.kernels.__path__:  # an editable install has two: the sources, and where CMake installed
+        path = Path(folder) / LIBRARY
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            library.tg_copy_ranges.restype = ctypes.c_int64
+            library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
+            return library
+    return None
+
+
+def as_bytes(buffer: Any, *, writable: bool = False) -> Bytes:
+    """A flat uint8 view (no copy) of a contiguous torch CPU tensor, numpy array, mmap, memoryview or bytes.
+
+    Raises ValueError where the memory is not contiguous, not on the host, or read-only although it is to be written.
+    """
+    if hasattr(buffer, "untyped_storage"):  # a torch tensor, recognised without importing torch
+        import torch
+
+        if buffer.device.type != "cpu":
+            raise ValueError(f"buffer is on {buffer.device}: only host memory can be copied here; move it with .cpu() first")
+        if not buffer.is_contiguous():
+            raise ValueError(f"tensor of shape {tuple(buffer.shape)} and stride {buffer.stride()} is not contiguous: pass a contiguous view")
+        view: Bytes = buffer.detach().reshape(-1).view(torch.uint8).numpy()
+    elif isinstance(buffer, np.ndarray):
+        if not buffer.flags.c_contiguous:
+            raise ValueError(f"array of shape {buffer.shape} and strides {buffer.strides} is not contiguous: pass a contiguous view")
+        view = buffer.reshape(-1).view(np.uint8)
+    else:
+        view = np.frombuffer(buffer, dtype=np.uint8)
+    if writable and not view.flags.writeable:
+        raise ValueError("destination is read-only: map or allocate it writable")
+    return view
+
+
+def checked_ranges(
+    dst_size: int, src_size: int, dst_off: Sequence[int] | Offsets, src_off: Sequence[int] | Offsets, length: Sequence[int] | Offsets
+) -> tuple[Offsets, Offsets, Offsets]:
+    """The three columns as contiguous int64 arrays; ValueError names the first range that leaves a buffer (sizes in bytes)."""
+    d, s, n = (_column(name, x) for name, x in (("dst_off", dst_off), ("src_off", src_off), ("length", length)))
+    if not len(d) == len(s) == len(n):
+        raise ValueError(f"dst_off, src_off and length have {len(d)}, {len(s)} and {len(n)} entries: give one of each per range")
+    # written as off > size - n, since off + n could pass 2**63
+    bad = (n < 0) | (d < 0) | (s < 0) | (n > dst_size) | (n > src_size) | (d > dst_size - n) | (s > src_size - n)
+    if bad.any():
+        i = int(bad.argmax())
+        raise ValueError(
+            f"range {i} (source {s[i]}, destination {d[i]}, length {n[i]}) leaves the source of {src_size} bytes "
+            f"or the destination of {dst_size} bytes: nothing was copied"
+        )
+    return d, s, n
+
+
+def _column(name: str, values: Sequence[int] | Offsets) -> Offsets:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} is of shape {array.shape} and type {array.dtype}: give a flat sequence of integers below 2**63")
+    if array.dtype.kind == "u" and int(array.max()) >= 2**63:
+        raise ValueError(f"{name} holds {int(array.max())}: offsets and lengths are below 2**63")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def copy_ranges(
+    dst: Any, src: Any, dst_off: Sequence[int] | Offsets, src_off: Sequence[int] | Offsets, length: Sequence[int] | Offsets
+) -> int:
+    """Copy `length[i]` bytes from `src[src_off[i]:]` to `dst[dst_off[i]:]` for each i; the number of copies made after coalescing.
+
+    dst and src: host buffers that share no memory.  Raises ValueError, with nothing copied, for a range that leaves either.
+    """
+    target, source = as_bytes(dst, writable=True), as_bytes(src)
+    d, s, n = checked_ranges(target.size, source.size, dst_off, src_off, length)
+    if np.may_share_memory(target, source):
+        raise ValueError("source and destination share memory: copy through a buffer of its own")
+    library = native_library()
+    if library is None:
+        return copy_runs(target, source, d, s, n)
+    runs: int = library.tg_copy_ranges(target.ctypes.data, source.ctypes.data, d.ctypes.data, s.ctypes.data, n.ctypes.data, len(n))
+    return runs
+
+
+def copy_runs(dst: Bytes, src: Bytes, d: Offsets, s: Offsets, n: Offsets) -> int:
+    """The fallback for checked ranges: same bytes and run count as the native library (numpy holds the GIL only between runs)."""
+    if len(n) == 0:
+        return 0
+    breaks = (d[1:] != d[:-1] + n[:-1]) | (s[1:] != s[:-1] + n[:-1])
+    starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+    runs = 0
+    for i, total in zip(starts.tolist(), np.add.reduceat(n, starts).tolist(), strict=True):
+        if total:
+            dst[d[i] : d[i] + total] = src[s[i] : s[i] + total]
+            runs += 1
+    return runs

@@ -1,0 +1,1 @@
+"""State machines generated from tla/machines by `tidegate gen`; edit the TLA+, not these."""

@@ -1,0 +1,1 @@
+"""The toolchain: reads TLA+, emits Python, runs TLC, compares graphs. Imports `protocol`, never `engine`."""
