@@ -1,0 +1,68 @@
+"""The plain run: every row of every layer resident, one request, one thread of control.
+
+Rules: this is the oracle, so it shares with the engine nothing but the model's arithmetic; a prompt is prefilled to
+its last token, then decode runs that last token again (rewriting its row) as serving stacks do, and its logits give
+the first new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.network import Model, greedy
+
+
+class ResidentKV:
+    """Prefill and decode storage of one request: full tensors per layer, for at most `capacity` tokens."""
+
+    def __init__(self, config: ModelConfig, capacity: int) -> None:
+        shape = (config.num_hidden_layers, capacity)
+        self.main = torch.zeros(*shape, config.main_width, dtype=config.torch_dtype)
+        self.index = torch.zeros(*shape, config.index_width, dtype=config.torch_dtype)
+        self.length = [0] * config.num_hidden_layers
+
+    def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self.main[layer], self.index[layer]
+
+    def kv_written(self, layer: int) -> None:
+        pass
+
+    def layer_done(self, layer: int) -> None:
+        pass
+
+    def append(self, layer: int, position: int, main_row: Tensor, index_row: Tensor) -> None:
+        self.main[layer, position], self.index[layer, position] = main_row, index_row
+        self.length[layer] = position + 1
+
+    def index_keys(self, layer: int) -> Tensor:
+        return self.index[layer, : self.length[layer]]
+
+    def fetch(self, layer: int, positions: Tensor) -> Tensor:
+        return self.main[layer].index_select(0, positions)
+
+
+def reference_prefill(model: Model, prompt: Sequence[int], chunk: int, kv: ResidentKV) -> None:
+    """Prefill `prompt` in chunks of `chunk` tokens."""
+    if chunk < 1 or not prompt:
+        raise ValueError(f"chunk is {chunk} and the prompt has {len(prompt)} tokens: both must be at least 1")
+    for start in range(0, len(prompt), chunk):
+        model.prefill_chunk(prompt[start : start + chunk], start, kv)
+
+
+def reference_generate(
+    model: Model, prompt_tokens: Sequence[int], chunk: int, new_tokens: int
+) -> tuple[list[int], Tensor]:
+    """(tokens, logits [new_tokens, vocab]) of a greedy run; the prompt is prefilled in chunks of `chunk` tokens."""
+    prompt = list(prompt_tokens)
+    kv = ResidentKV(model.config, len(prompt) + new_tokens)
+    reference_prefill(model, prompt, chunk, kv)
+    token, tokens, logits = prompt[-1], [], []
+    for position in range(len(prompt) - 1, len(prompt) - 1 + new_tokens):
+        logits.append(model.decode_step([(token, position, kv)])[0])
+        token = greedy(logits[-1][None])[0]
+        tokens.append(token)
+    return tokens, torch.stack(logits) if logits else torch.zeros(0, model.config.vocab_size)
