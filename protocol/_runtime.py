@@ -30,6 +30,7 @@ class Map(dict[K, V], Generic[K, V]):
     """A TLA+ function with a finite domain: `f[x]`, `f.put(x, v)` for [f EXCEPT ![x] = v]; `len`, `in`, iteration by key."""
 
     __slots__ = ("_hash",)
+    _hash: int
 
     def put(self, key: K, value: V) -> Map[K, V]:
         """[self EXCEPT ![key] = value]; a key outside the domain changes nothing, as in TLA+."""
@@ -76,7 +77,7 @@ class Map(dict[K, V], Generic[K, V]):
     def _fixed(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a Map does not change: put() returns another")
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _fixed  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _fixed
 
 
 def as_sequence(f: Mapping[Any, V]) -> tuple[V, ...] | None:
@@ -262,7 +263,7 @@ class Records(_LazySet[R]):
 
     __slots__ = ("kind", "sets")
 
-    def __init__(self, kind: type[R], **sets: Set[Any]) -> None:
+    def __init__(self, kind: type[R], /, **sets: Set[Any]) -> None:
         self.kind, self.sets = kind, sets
 
     def __contains__(self, value: object) -> bool:

@@ -146,6 +146,8 @@ class _Loader:
         if e.tag == "NumeralNode":
             return Node("num", at, level, value=self.number(e, at))
         if e.tag == "StringNode":
+            if e.find("StringValue") is None:  # a mark of SANY's own: CASE's OTHER
+                return Node("other", at, level, op=(e.text or "").strip())
             return Node("str", at, level, value=e.findtext("StringValue") or "")
         if e.tag == "AtNode":
             return Node("at", at, level)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tidegate.spec.values import Value, parse_state
 
 MESSAGE = re.compile(r"@!@!@STARTMSG (\d+):(\d+) @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!@!@", re.DOTALL)
+NOISE = re.compile(r"^(?:Parsing file|Semantic processing of module) .*\n?", re.MULTILINE)
 STATE = re.compile(r"(\d+): (.*?)(?:\n(.*))?$", re.DOTALL)
 VERDICTS = {0: "pass", 11: "deadlock", 12: "violated", 13: "violated"}
 NAMED = (
@@ -52,7 +53,7 @@ class Result:
 
 def parse(code: int, text: str) -> Result:
     """A run's exit code and whole output -> Result."""
-    out = Result(code, VERDICTS.get(code, "error"), printed=MESSAGE.sub("", text).strip())
+    out = Result(code, VERDICTS.get(code, "error"), printed=NOISE.sub("", MESSAGE.sub("", text)).strip())
     errors: list[str] = []
     for number, kind, body in MESSAGE.findall(text):
         _message(out, errors, int(number), int(kind), body)

@@ -77,7 +77,7 @@ class Env:
 
 def is_other(arm: Node) -> bool:
     """Whether a CASE arm is OTHER."""
-    return arm.args[0].kind == "str" and arm.args[0].value == "$Other"
+    return arm.args[0].kind == "other" and arm.args[0].op == "$Other"
 
 
 def atom(text: str) -> str:

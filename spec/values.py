@@ -103,6 +103,15 @@ def parse(text: str) -> Value:
     return value
 
 
+def parse_all(text: str) -> list[Value]:
+    """The values that TLC's PrintT wrote one after another."""
+    parser = _Parser(text)
+    out = []
+    while parser.i < len(parser.tokens):
+        out.append(parser.value())
+    return out
+
+
 def parse_state(text: str) -> dict[str, Value]:
     """`/\\ x = 1\\n/\\ y = {}` -> the variables' values; a single variable has no /\\."""
     parts = re.split(r"(?:^|\n)/\\ ", text) if text.lstrip().startswith("/\\") else [text]
