@@ -29,8 +29,10 @@ EXTENDS Naturals, FiniteSets
 
 CONSTANTS
     Layers,        \* 1..n
-    Shared,        \* the layers that share slot 0; layer l of the others owns slot l
-    NumChunks,     \* chunks a run has
+    Shared,        \* the layers that share slots 0..SharedSlots-1, round robin; each of the others owns one
+    SharedSlots,
+    NumChunks,     \* the most chunks that a run may have
+    ChunksOf(_),   \* chunks of an attempt's prompt
     Runs,          \* nonces that Prefill will use, 1..n in order
     Attempts,      \* nonces that Decode will use, 1..n in order
     Blocks,        \* destination block sets; an attempt owns one
@@ -70,10 +72,11 @@ BI == INSTANCE Binding
 RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
 FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 
+AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 Chunks == 1..NumChunks
 Steps == Chunks \X Layers
 Transfers == Runs \X Chunks \X Layers       \* <<run, chunk, layer>>; one member, so it goes without saying
-SlotOf(l) == IF l \in Shared THEN 0 ELSE l
+SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSlots ELSE SharedSlots + l
 Slots == {SlotOf(l) : l \in Layers}
 Member == 0
 Rank == 0
@@ -141,7 +144,7 @@ SettleDest(s, open) ==
     IN IF FI!CanReclaim(s2) THEN FI!Reclaim(s2) ELSE s2
 
 READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
-                epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = NumChunks]
+                epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = runs[t[1]].chunks]
 Report(o, t) == [op |-> o, transfer |-> t]
 
 -------------------------------------------------------------------------------
@@ -317,7 +320,7 @@ Write(r) ==
     /\ PB!CanWrite(slots[i], r)
     /\ TR!CanPublish(transfers[t])
     /\ mem' = [mem EXCEPT ![i] = after]
-    /\ slots' = [slots EXCEPT ![i] = PB!Write(@, t, {t}, l \notin Shared /\ c < NumChunks)]
+    /\ slots' = [slots EXCEPT ![i] = PB!Write(@, t, {t}, l \notin Shared /\ c < p.chunks)]
     /\ transfers' = [transfers EXCEPT ![t] = TR!Publish(@)]
     /\ pool' = [pool EXCEPT ![o] = IF PO!CanAllocate(@) THEN PO!Allocate(@, Layers) ELSE @]
     /\ runs' = [runs EXCEPT ![r] = SettleRun(PR!Advance(@, {t}))]
@@ -407,7 +410,7 @@ OnStart(m, keep) ==
     \E r \in Runs :
     /\ PR!CanStart(runs[r])
     /\ IF r = 1 THEN TRUE ELSE runs[r - 1].phase # "idle"
-    /\ runs' = [runs EXCEPT ![r] = PR!Start(@, m.attempt, NumChunks, Cardinality(Layers))]
+    /\ runs' = [runs EXCEPT ![r] = PR!Start(@, m.attempt, ChunksOf(m.attempt), Cardinality(Layers))]
     /\ net' = Rest(m, keep)
     /\ blamed' = IF \E q \in Runs : runs[q].attempt = m.attempt THEN blamed \cup {<<"rival", m.attempt>>} ELSE blamed
     /\ UNCHANGED <<slots, transfers, pool, attempts, bindings, dests, groups, reads, block, truth, replies, verdicts, landed>>
@@ -567,7 +570,7 @@ DestinationLifetime ==
 \* I7: inference runs on the right contents, all of them.
 ScheduleSafe ==
     \A a \in Attempts : attempts[a].phase = "scheduled" =>
-        \A cl \in Steps : dest[block[a]][cl] = <<bindings[a].run, cl[1], cl[2]>>
+        \A cl \in (1..ChunksOf(a)) \X Layers : dest[block[a]][cl] = <<bindings[a].run, cl[1], cl[2]>>
 
 \* I8: an attempt whose bound run failed, or whose memory is poisoned, yields no tokens.
 FailClosed ==

@@ -1,0 +1,135 @@
+"""What Prefill and Decode say to each other.
+
+Rules: every message names its work in full (transfer, run, slot, epoch, member, incarnation), so that a late or repeated one
+can never speak for another; the first byte on the wire is the protocol version, and a message of another version, or one that
+is not exactly of its type, is a RemoteProtocolError and never anything else.  What each must carry, and the counterexample
+without it, is told in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.protocol.errors import RemoteProtocolError
+
+__all__ = [
+    "VERSION", "Abort", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Revoked", "RunFailed", "Start",
+    "TransferId", "decode", "encode",
+]  # fmt: skip
+
+VERSION = 1
+
+
+class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One remote read: what member `member` of a contributor group offers of (`chunk`, `layer`) of prefill run `run`."""
+
+    run: int
+    chunk: int
+    layer: int
+    member: int = 0
+
+    def __str__(self) -> str:
+        return f"run {self.run} chunk {self.chunk} layer {self.layer} member {self.member}"
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, tag="START"):
+    """Decode, through the proxy, to Prefill: destinations are registered; prefill `prompt` for this attempt."""
+
+    request: str
+    attempt: int
+    incarnation: int
+    tokens: int
+    prompt: tuple[int, ...] = ()
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag="READY"):
+    """Prefill: tokens [start, stop) of `transfer.layer` stand in `slot`, epoch `epoch`, and stay there until you answer.
+
+    `final`: this is the last chunk, so the run has `transfer.chunk` chunks.
+    """
+
+    request: str
+    attempt: int
+    transfer: TransferId
+    slot: int
+    epoch: int
+    incarnation: int
+    start: int
+    stop: int
+    final: bool
+
+
+class ReadDone(msgspec.Struct, frozen=True, array_like=True, tag="READ_DONE"):
+    """Decode: the bytes of `transfer` have landed.  Resent until it is answered."""
+
+    transfer: TransferId
+    slot: int
+    epoch: int
+    incarnation: int
+
+
+class ReadFailed(msgspec.Struct, frozen=True, array_like=True, tag="READ_FAILED"):
+    """Decode: `transfer` was refused, or its read failed; the bytes will not be used."""
+
+    transfer: TransferId
+    slot: int
+    epoch: int
+    incarnation: int
+    reason: str = ""
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, tag="COMMITTED"):
+    """Prefill: `transfer` was still held when your first READ_DONE came; believe what you read."""
+
+    transfer: TransferId
+
+
+class Revoked(msgspec.Struct, frozen=True, array_like=True, tag="REVOKED"):
+    """Prefill: do not believe what you read of `transfer`; or the answer to READ_FAILED."""
+
+    transfer: TransferId
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="ABORT"):
+    """Decode: attempt `attempt` is over; its runs may stop."""
+
+    request: str
+    attempt: int
+    reason: str = ""
+
+
+class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="RUN_FAILED"):
+    """Prefill: run `run` of `attempt` has failed; no further READY will come."""
+
+    request: str
+    attempt: int
+    run: int
+    reason: str = ""
+
+
+Message = Start | Ready | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of `message`: one version byte, then msgpack."""
+    return bytes((VERSION,)) + _encoder.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """The message in `data`; RemoteProtocolError if its version or its shape is not ours."""
+    if not data or data[0] != VERSION:
+        found = data[0] if data else "no byte"
+        raise RemoteProtocolError(
+            f"protocol version {found}, this side speaks {VERSION}: run the same release on both sides",
+            machine="wire", state=f"{len(data)} bytes", event=bytes(data[:16]),
+        )  # fmt: skip
+    try:
+        return _decoder.decode(memoryview(data)[1:])
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(
+            f"not a message of version {VERSION}: {error}",
+            machine="wire", state=f"{len(data)} bytes", event=bytes(data[:16]),
+        ) from error  # fmt: skip

@@ -1,0 +1,65 @@
+"""What both sessions share: the story, the observer, snapshots.
+
+Rules: a session has no clock, thread or socket; one owner thread calls it.  Every public event method is one action of
+tla/system/System.tla under the same name; it first asks the machines, then moves them, so a refused event changes nothing.
+Machine states are immutable values kept in dictionaries; a snapshot is those dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from tidegate.protocol.effects import Effect
+from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["Observer", "Session"]
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+"""Called after each accepted event with the action's name and its arguments (the label `ev` of System.tla)."""
+
+_STORY = 16
+
+
+class Session:
+    """Base of PrefillSession and DecodeSession."""
+
+    _tables: ClassVar[tuple[str, ...]] = ()
+    _settings: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.observer = observer
+        self._story: deque[str] = deque(maxlen=_STORY)
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The latest accepted events, oldest first."""
+        return tuple(self._story)
+
+    def clone(self) -> Self:
+        """An independent copy: both may go on from here (used by the explorer)."""
+        twin = object.__new__(type(self))
+        for name in self._settings:
+            setattr(twin, name, getattr(self, name))
+        for name in self._tables:
+            setattr(twin, name, dict(getattr(self, name)))
+        twin.observer, twin._story = self.observer, self._story.copy()
+        return twin
+
+    def snapshot(self) -> tuple[frozenset[tuple[Any, Any]], ...]:
+        """The whole state as a hashable value; equal snapshots behave alike."""
+        return tuple(frozenset(getattr(self, name).items()) for name in self._tables)
+
+    def _did(self, op: str, effects: list[Effect], **arguments: Any) -> list[Effect]:
+        self._story.append(f"{op}({', '.join(f'{name}={value}' for name, value in arguments.items())})")
+        if self.observer is not None:
+            self.observer(op, arguments)
+        return effects
+
+    def _need(self, allowed: bool, rule: str, *, machine: str, state: object, event: object) -> None:
+        if not allowed:
+            raise LocalProtocolError(rule, machine=machine, state=state, event=event, story=self.story)
+
+    def _remote(self, rule: str, *, machine: str, state: object, event: object) -> RemoteProtocolError:
+        return RemoteProtocolError(rule, machine=machine, state=state, event=event, story=self.story)
