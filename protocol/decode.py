@@ -130,7 +130,7 @@ class DecodeSession(Session):
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def read_end(self, transfer: TransferId, how: str, reason: str = "") -> list[Effect]:
-        """The copy of `transfer` ended: `ok`, `quiet` (failed and stopped) or `unknown` (failed, may still run); System.ReadEnd."""
+        """The copy ended: `ok`, `quiet` (failed and stopped) or `unknown` (failed, may still run); System.ReadEnd."""
         state = self.reads.get(transfer, RD.Initial())
         failed = how != "ok"
         self._need(how in ("ok", "quiet", "unknown") and (RD.CanEndFailed(state) if failed else RD.CanEndOk(state)),

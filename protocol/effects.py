@@ -42,7 +42,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class BeginLoad:
-    """Prefill: copy layer `transfer.layer` of the run's chunks before `transfer.chunk` from the pool into `slot`; end: load_end."""
+    """Prefill: copy this layer of the run's earlier chunks from the pool into `slot`; end: load_end."""
 
     transfer: TransferId
     slot: int
@@ -67,7 +67,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class BeginRead:
-    """Decode: pull what `ready` names into the destination of its attempt; end: read_end, and landed after an unknown failure."""
+    """Decode: pull what `ready` names into its attempt's destination; end: read_end, then landed if that was unknown."""
 
     ready: Ready
 

@@ -192,9 +192,10 @@ class PrefillSession(Session):
         """What the next step needs will never be readable: the run fails; System.Miss."""
         step = self.step_of(run)
         self._need(self.can_miss(run), "nothing that this run needs is missing",
-                   machine="PoolObject", state=[self._object(key) for key in self.needed(step)], event=f"Miss of {step}")  # fmt: skip
+                   machine="PoolObject", state=self.needed(step), event=f"Miss of {step}")  # fmt: skip
         effects: list[Effect] = []
-        self._fail(run, f"an earlier chunk of layer {step.layer} is not in the pool (save failed, or evicted)", effects, tell=True)
+        reason = f"an earlier chunk of layer {step.layer} is not in the pool (save failed, or evicted)"
+        self._fail(run, reason, effects, tell=True)
         return self._did("Miss", effects, run=run)
 
     def evict(self, key: tuple[int, int]) -> list[Effect]:
