@@ -113,7 +113,8 @@ class Model:
         keys = kv.index_keys(layer)
         if keys.shape != (position + 1, self.config.index_width):
             raise ValueError(
-                f"layer {layer}: indexer keys are {tuple(keys.shape)} where {(position + 1, self.config.index_width)} are due"
+                f"layer {layer}: indexer keys are {tuple(keys.shape)} "
+                f"where {(position + 1, self.config.index_width)} are due"
             )
         return attention.attend(p.query[:, row], kv.fetch(layer, attention.choose(p, row, keys)))
 

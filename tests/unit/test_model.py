@@ -16,7 +16,7 @@ from tidegate.engine.model.reference import reference_prefill
 TINY = ModelConfig(
     hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=3, first_k_dense_replace=1,
     q_lora_rank=32, kv_lora_rank=96, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=24, index_topk=12, index_head_dim=32,
-)  # fmt: skip
+)
 DTYPES = ["bfloat16", "float32", "float64"]
 
 

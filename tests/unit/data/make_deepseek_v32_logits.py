@@ -17,7 +17,7 @@ CONFIG = ModelConfig(
     hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=3, first_k_dense_replace=1,
     q_lora_rank=32, kv_lora_rank=64, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=24, index_topk=12, index_head_dim=32,
     max_position_embeddings=4096, dtype="float32",
-)  # fmt: skip
+)
 SEED = 7
 
 
