@@ -1,0 +1,193 @@
+"""Prefill's layer buffers in memory that Decode can map: a sealed memfd, handed over a Unix socket, read-only.
+
+Rules: a layout is data that the reader checks before it maps a byte; the memory is sealed against shrinking (a short
+file would be a SIGBUS in the reader) and against new writers before anyone else gets it; nothing has a name in a file
+system (the socket is abstract), so a killed process leaves nothing behind; only processes of the same user are
+served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import threading
+from typing import Self
+
+import msgspec
+import numpy as np
+import torch
+
+from tidegate.engine.slot_layout import DTYPES, SlotLayout, check_layout
+from tidegate.kernels.copy import Bytes
+
+F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not in the fcntl module of Python 3.11
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+MAX_LAYOUT_BYTES = 1 << 20
+
+
+class SharedMemory:
+    """Layer memory: `allocate` makes it (writable, Prefill), `map` reads what another process made (Decode)."""
+
+    def __init__(self, fd: int, layout: SlotLayout, mapping: mmap.mmap) -> None:
+        self.layout, self._fd, self._map = layout, fd, mapping
+        self.bytes: Bytes = np.frombuffer(mapping, np.uint8)
+
+    @classmethod
+    def allocate(cls, layout: SlotLayout) -> Self:
+        """New zeroed memory, sealed; OSError where the system has none left or cannot seal (Linux 5.1 can)."""
+        fd = os.memfd_create("tidegate-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, layout.size)
+            mapping = mmap.mmap(fd, layout.size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)  # after the one writable mapping there will ever be
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd, layout, mapping)
+
+    @classmethod
+    def map(cls, fd: int, layout: SlotLayout) -> Self:
+        """Map `fd` read-only after checking `layout` against it; takes `fd` over.  ValueError for memory that could
+        shrink.
+        """
+        try:
+            check_layout(layout, os.fstat(fd).st_size)
+            try:
+                seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            except OSError:
+                seals = 0
+            if not seals & fcntl.F_SEAL_SHRINK:
+                raise ValueError(
+                    "the peer's memory is not sealed against shrinking: reading it could kill this process"
+                )
+            mapping = mmap.mmap(fd, layout.size, prot=mmap.PROT_READ)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd, layout, mapping)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.bytes.flags.writeable)
+
+    def view(self, slot: int, name: str) -> torch.Tensor:
+        """The area as a tensor [rows, width] over the memory itself; ValueError on the reading side, which copies
+        `bytes`.
+        """
+        if not self.writable:
+            raise ValueError("memory of another process is read-only: pull from it instead of viewing it")
+        area = self.layout.area(slot, name)
+        flat = torch.from_numpy(self.bytes[area.offset : area.offset + area.rows * area.stride])
+        dtype = DTYPES[area.dtype]
+        return flat.view(dtype).as_strided((area.rows, area.width), (area.stride // dtype.itemsize, 1))
+
+    def reader_fd(self) -> int:
+        """A new descriptor of the memory, open for reading only; the caller closes it."""
+        return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Let go of the memory; it is freed once the last view and the last reader let go too.  Again does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.bytes = np.empty(0, np.uint8)
+            with contextlib.suppress(BufferError):  # a view is still about: the mapping goes with it
+                self._map.close()
+
+
+class MemoryServer:
+    """Hands the memory to whoever of the same user connects to `address` (an abstract Unix socket)."""
+
+    def __init__(self, memory: SharedMemory, address: str) -> None:
+        self.address, self._memory = address, memory
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.bind("\0" + address)
+        except OSError as error:
+            self._socket.close()
+            raise OSError(
+                error.errno, f"address {address!r}: {error.strerror}; give each process an address of its own"
+            ) from error
+        self._socket.listen()
+        self._thread = threading.Thread(target=self._serve, name="memory-server", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            with peer, contextlib.suppress(OSError):  # a peer that went away concerns nobody else
+                peer.settimeout(5)
+                if _user(peer) == os.geteuid():
+                    send_memory(peer, self._memory)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        self._thread.join()
+        self._socket.close()
+
+
+def _user(peer: socket.socket) -> int:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    user: int = struct.unpack("3i", credentials)[1]
+    return user
+
+
+def send_memory(peer: socket.socket, memory: SharedMemory) -> None:
+    """Send layout and descriptor over a connected Unix socket."""
+    body = msgspec.json.encode(memory.layout)
+    fd = memory.reader_fd()
+    try:
+        socket.send_fds(peer, [struct.pack("!I", len(body))], [fd])
+        peer.sendall(body)
+    finally:
+        os.close(fd)
+
+
+def receive_memory(peer: socket.socket) -> SharedMemory:
+    """What `send_memory` sent, mapped read-only; ValueError for anything else."""
+    head, fds, _, _ = socket.recv_fds(peer, 4, 1, socket.MSG_CMSG_CLOEXEC)
+    if len(head) != 4 or len(fds) != 1:
+        for fd in fds:
+            os.close(fd)
+        raise ValueError(
+            f"{len(head)} bytes and {len(fds)} descriptors arrived where 4 and 1 are due: "
+            "the peer refused, or is no Prefill"
+        )
+    try:
+        size = struct.unpack("!I", head)[0]
+        if size > MAX_LAYOUT_BYTES:
+            raise ValueError(f"the peer announced a layout of {size} bytes: at most {MAX_LAYOUT_BYTES} are read")
+        body = bytearray()
+        while len(body) < size:
+            piece = peer.recv(size - len(body))
+            if not piece:
+                raise ValueError(f"the peer closed after {len(body)} of {size} bytes of its layout")
+            body += piece
+        layout = msgspec.json.decode(bytes(body), type=SlotLayout)
+    except BaseException:
+        os.close(fds[0])
+        raise
+    return SharedMemory.map(fds[0], layout)
+
+
+def fetch_memory(address: str, timeout: float = 10.0) -> SharedMemory:
+    """Map the memory that a MemoryServer of this machine serves at `address`; OSError where nobody serves it in
+    `timeout` s.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.settimeout(timeout)
+        try:
+            peer.connect("\0" + address)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"no memory server at {address!r}: {error.strerror}; is Prefill running here?"
+            ) from error
+        return receive_memory(peer)

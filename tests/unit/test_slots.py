@@ -1,0 +1,202 @@
+"""Layer memory: what a layout refuses, who can write, and what a killed Prefill leaves."""
+
+import fcntl
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from tidegate.engine import slot_layout, slots
+from tidegate.engine.slot_layout import check_layout, layout_digest, plan_layout
+
+WIDTHS = {"main": 576, "index": 128}
+
+
+def layout(rows=10, slot_of_layer=(0, 1, 0, 1)):
+    return plan_layout(slot_of_layer, rows, WIDTHS, "bfloat16")
+
+
+@pytest.fixture
+def memory():
+    memory = slots.SharedMemory.allocate(layout())
+    yield memory
+    memory.close()
+
+
+@pytest.fixture
+def address():
+    return f"tidegate-test-{uuid.uuid4()}"
+
+
+def test_layers_share_slots_and_areas_do_not_overlap(memory):
+    plan = memory.layout
+    assert plan.slots == 2
+    assert plan.layers(1) == (1, 3)
+    for value, (slot, name) in enumerate((slot, name) for slot in range(2) for name in WIDTHS):
+        memory.view(slot, name).fill_(value + 1)
+    for value, (slot, name) in enumerate((slot, name) for slot in range(2) for name in WIDTHS):
+        area = plan.area(slot, name)
+        assert (memory.view(slot, name) == value + 1).all()
+        assert area.offset % slot_layout.PAGE == 0
+        offset, length = area.row_range(3, 2)
+        assert length == 2 * WIDTHS[name] * 2
+        rows = memory.view(slot, name)[3:5].reshape(-1).view(torch.uint8).numpy()
+        assert (memory.bytes[offset : offset + length] == rows).all()
+    with pytest.raises(ValueError, match=r"rows 9\.\.11 of slot 0 main: it has 10"):
+        plan.area(0, "main").row_range(9, 2)
+    with pytest.raises(ValueError, match="slot 2 has no main area"):
+        plan.area(2, "main")
+
+
+def changed(plan, area=0, keep_digest=False, **fields):
+    """`plan` with fields of one area (or of itself) changed, and the digest made right."""
+    own = {name: fields.pop(name) for name in list(fields) if name in ("version", "size", "slot_of_layer")}
+    areas = list(plan.areas)
+    areas[area] = msgspec.structs.replace(areas[area], **fields)
+    plan = msgspec.structs.replace(plan, areas=tuple(areas), **own)
+    return plan if keep_digest else msgspec.structs.replace(plan, digest=layout_digest(plan))
+
+
+WRONG = [
+    ({"version": 2}, "version 2: this side speaks 1"),
+    ({"rows": 11, "keep_digest": True}, "does not belong to this layout"),
+    ({"size": 4096}, "the peer described other memory"),
+    ({"area": 3, "rows": 10**6}, "ends at byte"),
+    ({"area": 3, "offset": 2**62, "stride": 2**61}, "ends at byte"),
+    ({"area": 1, "offset": 0}, "inside slot 0"),
+    ({"area": 1, "name": "main", "slot": 0}, "one area of a slot twice"),
+    ({"stride": 1150}, "stride 1150"),
+    ({"offset": 1}, "stride 1152 at 1"),
+    ({"rows": 0}, "sizes start at 1"),
+    ({"offset": -2}, "numbers at 0"),
+    ({"dtype": "float8"}, "dtype is 'float8'"),
+    ({"slot_of_layer": (0, 1, 2)}, "use each"),
+    ({"slot_of_layer": (0, 0)}, "use each"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG)
+def test_a_layout_that_contradicts_itself_or_the_memory_is_refused(change, message):
+    plan = layout()
+    check_layout(plan, plan.size)
+    with pytest.raises(ValueError, match=message):
+        check_layout(changed(plan, **change), plan.size)
+
+
+def test_a_skipped_slot_and_an_unknown_dtype_are_refused():
+    with pytest.raises(ValueError, match="skip none"):
+        plan_layout([0, 2], 4, WIDTHS, "bfloat16")
+    with pytest.raises(ValueError, match="dtype is 'int4'"):
+        plan_layout([0], 4, WIDTHS, "int4")
+
+
+def test_a_reader_sees_writes_and_cannot_write(memory, address):
+    server = slots.MemoryServer(memory, address)
+    reader = slots.fetch_memory(address)
+    assert reader.layout == memory.layout
+    memory.view(1, "index")[4] = 3.5
+    offset, length = reader.layout.area(1, "index").row_range(4, 1)
+    assert (np.frombuffer(reader.bytes[offset : offset + length].tobytes(), np.uint16) == 0x4060).all()
+    assert not reader.writable
+    with pytest.raises(ValueError, match="read-only"):
+        reader.bytes[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        reader.view(0, "main")
+    fd = reader.reader_fd()
+    for attempt in (lambda: mmap.mmap(fd, 4096), lambda: os.pwrite(fd, b"x", 0), lambda: os.ftruncate(fd, 0)):
+        with pytest.raises(OSError, match=r"Permission denied|Bad file|not permitted|Invalid"):
+            attempt()
+    with pytest.raises(PermissionError):  # even through a descriptor that was opened for writing again
+        os.pwrite(again := os.open(f"/proc/self/fd/{fd}", os.O_RDWR), b"x", 0)
+    os.close(fd)
+    reader.close()
+    reader.close()
+    server.close()
+    with pytest.raises(OSError, match="is Prefill running"):
+        slots.fetch_memory(address)
+    assert not os.get_inheritable(again)
+    os.close(again)
+
+
+def test_memory_that_can_shrink_or_is_short_is_not_mapped():
+    plan = layout()
+    loose = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
+    os.ftruncate(loose, plan.size)
+    with pytest.raises(ValueError, match="not sealed"):
+        slots.SharedMemory.map(loose, plan)
+    short = os.memfd_create("short", os.MFD_ALLOW_SEALING)
+    os.ftruncate(short, plan.size - 4096)
+    fcntl.fcntl(short, fcntl.F_ADD_SEALS, slots.SEALS)
+    with pytest.raises(ValueError, match="described other memory"):
+        slots.SharedMemory.map(short, plan)
+    for fd in (loose, short):
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
+
+
+def test_what_is_no_memory_server_is_refused(memory):
+    def say(talk, message):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            talk(theirs)
+            theirs.close()
+            with pytest.raises(ValueError, match=message):
+                slots.receive_memory(ours)
+
+    fd = memory.reader_fd()
+    say(lambda peer: None, "0 bytes and 0 descriptors")
+    say(lambda peer: peer.sendall(b"GET "), "4 bytes and 0 descriptors")
+    say(lambda peer: socket.send_fds(peer, [b"\xff\xff\xff\xff"], [fd]), "at most 1048576")
+    say(lambda peer: (socket.send_fds(peer, [b"\0\0\0\x09"], [fd]), peer.sendall(b"{}")), "closed after 2 of 9")
+    say(lambda peer: (socket.send_fds(peer, [b"\0\0\0\x02"], [fd]), peer.sendall(b"{}")), "missing required field")
+    os.close(fd)
+
+
+def test_an_address_in_use_is_named(memory, address):
+    server = slots.MemoryServer(memory, address)
+    with pytest.raises(OSError, match="address of its own"):
+        slots.MemoryServer(memory, address)
+    server.close()
+
+
+def test_descriptors_are_given_back(memory, address):
+    before = os.listdir("/proc/self/fd")
+    server = slots.MemoryServer(memory, address)
+    for _ in range(5):
+        slots.fetch_memory(address).close()
+    server.close()  # joins its thread
+    assert os.listdir("/proc/self/fd") == before
+
+
+PREFILL = """
+import sys, signal
+from tidegate.engine import slots, slot_layout
+memory = slots.SharedMemory.allocate(slot_layout.plan_layout([0], 8, {"main": 576}, "bfloat16"))
+memory.view(0, "main").fill_(2)
+server = slots.MemoryServer(memory, sys.argv[1])
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_prefill_leaves_its_reader_alive_and_nothing_else(address):
+    prefill = subprocess.Popen([sys.executable, "-c", PREFILL, address], stdout=subprocess.PIPE)
+    assert prefill.stdout.readline() == b"ready\n"
+    reader = slots.fetch_memory(address)
+    prefill.send_signal(signal.SIGKILL)
+    prefill.wait()
+    prefill.stdout.close()
+    assert (np.frombuffer(reader.bytes[: 8 * 576 * 2].tobytes(), np.uint16) == 0x4000).all()
+    reader.close()
+    with pytest.raises(OSError, match="no memory server"):
+        slots.fetch_memory(address)
+    assert address not in Path("/proc/net/unix").read_text()
