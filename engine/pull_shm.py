@@ -1,0 +1,130 @@
+"""One-sided pull on one host: Decode copies out of a Prefill's mapped layer memory into its own registered regions.
+
+Rules: every range of every part is checked, in 64 bits and to the byte, against the peer's memory and the region
+before the first byte moves; a refused pull fails quietly, with nothing moved; adjacent ranges are copied as one; the
+peer takes no part.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tidegate.engine.copying import CopyWorkers, Faults, Job, OnOutcome, Outcome, Work, wait_for
+from tidegate.engine.recorder import NULL, Recording
+from tidegate.engine.slots import SharedMemory
+from tidegate.kernels.copy import Bytes, Offsets, as_bytes, checked_ranges, copy_ranges
+
+
+class Part(NamedTuple):
+    """What a pull reads into one region: three columns of equal length, in bytes."""
+
+    region: str
+    source: Sequence[int] | Offsets
+    destination: Sequence[int] | Offsets
+    length: Sequence[int] | Offsets
+
+
+class PullBackend(Protocol):
+    """One way of reading a peer's memory."""
+
+    def register(self, region: str, buffer: Any) -> None:
+        """Make `buffer` a destination; before any address of it is advertised."""
+
+    def submit(self, peer: str, parts: Sequence[Part], work: Work, on_outcome: OnOutcome) -> None:
+        """Begin a pull; outcomes follow on another thread until one is `stopped`."""
+
+    def pull(self, peer: str, parts: Sequence[Part], work: Work) -> Outcome:
+        """The same, blocking until the first outcome."""
+
+    def close(self) -> None:
+        """Wait for every pull to end."""
+
+
+class ShmPull:
+    """PullBackend over `SharedMemory`."""
+
+    def __init__(self, *, threads: int = 1, recorder: Recording = NULL, faults: Faults | None = None) -> None:
+        self._workers = CopyWorkers("pull", threads=threads, recorder=recorder, faults=faults)
+        self._lock = threading.Lock()
+        self._regions: dict[str, Bytes] = {}
+        self._peers: dict[str, SharedMemory] = {}
+
+    def register(self, region: str, buffer: Any) -> None:
+        """ValueError for a name in use, and for memory that is not contiguous or not writable."""
+        view = as_bytes(buffer, writable=True)
+        with self._lock:
+            if region in self._regions:
+                raise ValueError(f"region {region!r} is registered: unregister it first")
+            self._regions[region] = view
+
+    def unregister(self, region: str) -> None:
+        """Refuse new pulls into `region`; those that began go on (wait for their end before the memory is given
+        away).
+        """
+        with self._lock:
+            self._regions.pop(region, None)
+
+    def connect(self, peer: str, memory: SharedMemory) -> None:
+        """Read `peer` from `memory` from now on (a restarted peer has new memory)."""
+        with self._lock:
+            self._peers[peer] = memory
+
+    def disconnect(self, peer: str) -> None:
+        """Refuse new pulls from `peer`."""
+        with self._lock:
+            self._peers.pop(peer, None)
+
+    def submit(self, peer: str, parts: Sequence[Part], work: Work, on_outcome: OnOutcome) -> None:
+        try:
+            job = self._job(peer, parts, work)
+        except ValueError as error:
+            reason = f"pull from {peer!r} for slot {work.slot} epoch {work.epoch}: {error}"
+            self._workers.report(Outcome(ok=False, stopped=True, reason=reason), on_outcome)
+            return
+        self._workers.submit(job, on_outcome)
+
+    def pull(self, peer: str, parts: Sequence[Part], work: Work) -> Outcome:
+        return wait_for(lambda on_outcome: self.submit(peer, parts, work, on_outcome))
+
+    def close(self) -> None:
+        self._workers.close()
+
+    def _job(self, peer: str, parts: Sequence[Part], work: Work) -> Job:
+        with self._lock:
+            if peer not in self._peers:
+                raise ValueError(f"peer is not connected: there are {sorted(self._peers)}")
+            source = self._peers[peer].bytes
+            if missing := sorted({part.region for part in parts} - self._regions.keys()):
+                raise ValueError(f"region {missing[0]!r} is not registered: there are {sorted(self._regions)}")
+            targets = [self._regions[part.region] for part in parts]
+        columns = []
+        for part, target in zip(parts, targets, strict=True):
+            try:
+                columns.append(checked_ranges(target.size, source.size, part.destination, part.source, part.length))
+            except ValueError as error:
+                raise ValueError(f"region {part.region!r}: {error}") from error
+
+        def copy() -> tuple[int, int]:
+            copies = [copy_ranges(target, source, *column) for target, column in zip(targets, columns, strict=True)]
+            return sum(copies), sum(int(n.sum()) for _, _, n in columns)
+
+        def read() -> list[Bytes]:
+            return [
+                source[at : at + n]
+                for _, s, length in columns
+                for at, n in zip(s.tolist(), length.tolist(), strict=True)
+            ]
+
+        def landed() -> list[Bytes]:
+            pieces = []
+            for target, (d, _, length) in zip(targets, columns, strict=True):
+                pieces += [target[at : at + n] for at, n in zip(d.tolist(), length.tolist(), strict=True)]
+            return pieces
+
+        fields = {"peer": peer, "regions": [part.region for part in parts for _ in part.length]}
+        ranges = [tuple(row) for d, s, n in columns for row in np.stack([s, d, n], 1).tolist()]
+        return Job("read", work, ranges, read, landed, copy, fields)
