@@ -3,7 +3,7 @@
 Rules: arithmetic never allocates, finds or keeps KV: it asks a provider, layer by layer, and forgets what it was
 given when that layer is done; a decode step computes in blocks of exactly eight rows (short ones padded), attention
 request by request, so a request's tokens are bit-equal alone, in any batch and over any storage; prefill is bit-equal
-for equal chunks.
+for equal chunks (both for one number of torch threads; with several models on a machine, one is by far the fastest).
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ class Model:
         """
         blocks = [self._decode_block(requests[i : i + ROW_BLOCK]) for i in range(0, len(requests), ROW_BLOCK)]
         return (
-            torch.cat(blocks)
-            if blocks
-            else wide(self.weights["lm_head.weight"])[:0, :0].new_zeros(0, self.config.vocab_size)
+            torch.cat(blocks) if blocks else wide(self.weights["lm_head.weight"])[:0, :0].new_zeros(0, self.config.vocab_size)
         )
 
     def _decode_block(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
@@ -113,8 +111,7 @@ class Model:
         keys = kv.index_keys(layer)
         if keys.shape != (position + 1, self.config.index_width):
             raise ValueError(
-                f"layer {layer}: indexer keys are {tuple(keys.shape)} "
-                f"where {(position + 1, self.config.index_width)} are due"
+                f"layer {layer}: indexer keys are {tuple(keys.shape)} where {(position + 1, self.config.index_width)} are due"
             )
         return attention.attend(p.query[:, row], kv.fetch(layer, attention.choose(p, row, keys)))
 
@@ -141,14 +138,10 @@ class Model:
     def _after_attention(self, x: Tensor, attended: Tensor, layer: int) -> Tensor:
         x = x + attended
         h = self._norm(x, layer, "post_attention_layernorm")
-        return x + (
-            self._dense(h, layer, "mlp") if layer < self.config.first_k_dense_replace else self._mixture(h, layer)
-        )
+        return x + (self._dense(h, layer, "mlp") if layer < self.config.first_k_dense_replace else self._mixture(h, layer))
 
     def _dense(self, h: Tensor, layer: int, name: str) -> Tensor:
-        gate, up, down = (
-            self.weights[f"model.layers.{layer}.{name}.{part}_proj.weight"] for part in ("gate", "up", "down")
-        )
+        gate, up, down = (self.weights[f"model.layers.{layer}.{name}.{part}_proj.weight"] for part in ("gate", "up", "down"))
         return gated_mlp(h, gate, up, down)
 
     def _mixture(self, h: Tensor, layer: int) -> Tensor:
@@ -170,12 +163,7 @@ class Model:
 
     def _check_views(self, layer: int, end: int, main: Tensor, keys: Tensor) -> None:
         for name, view, width in (("main", main, self.config.main_width), ("indexer", keys, self.config.index_width)):
-            if (
-                view.dim() != 2
-                or view.shape[1] != width
-                or view.shape[0] < end
-                or view.dtype != self.config.torch_dtype
-            ):
+            if view.dim() != 2 or view.shape[1] != width or view.shape[0] < end or view.dtype != self.config.torch_dtype:
                 raise ValueError(
                     f"layer {layer}: the {name} view is {tuple(view.shape)} {view.dtype}: "
                     f"at least {end} rows of {width} {self.config.torch_dtype} are due"

@@ -1,0 +1,175 @@
+"""The parts fit together: shared slots, pool, pull and sparse decode, driven by hand, give the reference tokens; a
+read or a save that nobody waited for gives others, which is what makes a skipped gate visible."""
+
+import threading
+
+import pytest
+import torch
+
+from tidegate.engine.copying import Fault, Work
+from tidegate.engine.hot_buffer import SparseKV
+from tidegate.engine.model import Model, ModelConfig, greedy, reference_generate
+from tidegate.engine.pool_file import FilePool, Key
+from tidegate.engine.pull_shm import Part, ShmPull
+from tidegate.engine.recorder import Recorder, read_lines
+from tidegate.engine.row_pool import RowPool
+from tidegate.engine.slot_layout import plan_layout
+from tidegate.engine.slots import SharedMemory
+
+CONFIG = ModelConfig(
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=4,
+    first_k_dense_replace=4,
+    q_lora_rank=32,
+    kv_lora_rank=96,
+    qk_rope_head_dim=16,
+    index_topk=12,
+    index_head_dim=32,
+)
+SLOT_OF_LAYER, CHUNK, NEW = (0, 1, 0, 1), 24, 12
+PROMPT = torch.randint(0, 256, (60,), generator=torch.Generator().manual_seed(2)).tolist()
+AREAS = {"main": CONFIG.main_width, "index": CONFIG.index_width}
+
+
+class Path:
+    """PrefillKV of one request over two slots; `wait` says which copies a slot waits for before it is overwritten."""
+
+    def __init__(self, folder, recorder, wait, faults, overwritten):
+        self.memory = SharedMemory.allocate(plan_layout(SLOT_OF_LAYER, len(PROMPT), AREAS, "bfloat16"))
+        self.pools = {name: RowPool(1, 4, len(PROMPT) + NEW, width, torch.bfloat16) for name, width in AREAS.items()}
+        self.places = {name: pool.claim() for name, pool in self.pools.items()}
+        self.store = FilePool(folder, recorder=recorder, faults=faults, origin=self.memory.bytes)
+        self.backend = ShmPull(recorder=recorder, faults=faults)
+        self.backend.connect("p0", self.memory)
+        for name, pool in self.pools.items():
+            self.backend.register(name, pool.memory)
+        self.wait, self.open, self.epoch = wait, {0: [], 1: []}, 0
+        self.overwritten = overwritten  # set once layer 2 has taken the slot of layer 0
+
+    def view(self, layer, first, end):
+        return [self.memory.view(SLOT_OF_LAYER[layer], name)[first:end] for name in AREAS]
+
+    def begin_chunk(self, chunk, start, end):
+        self.chunk, self.start, self.end = chunk, start, end
+        self.store.allocate(Key("run", chunk), [(end - start) * 2 * sum(AREAS.values())] * 4)
+
+    def wait_for_layer(self, layer):
+        slot = SLOT_OF_LAYER[layer]
+        for kind, ended in self.open[slot]:
+            assert kind not in self.wait or ended.wait(10)
+        self.open[slot] = []
+        self.epoch += 1
+        self.work = Work(slot, self.epoch, {"layer": layer, "chunk": self.chunk})
+        for view in self.view(layer, 0, len(PROMPT)):
+            view.view(torch.uint8).fill_(0xFF)  # whatever the last owner left is poison
+        if layer == 2:
+            self.overwritten.set()
+        for chunk in range(self.chunk):
+            buffers = self.view(layer, chunk * CHUNK, (chunk + 1) * CHUNK)
+            self.store.pin(Key("run", chunk))
+            self.finished(
+                lambda done, chunk=chunk, buffers=buffers: self.store.load(Key("run", chunk), layer, buffers, self.work, done)
+            ).wait(10)
+            self.store.unpin(Key("run", chunk))
+        return self.view(layer, 0, len(PROMPT))
+
+    def kv_written(self, layer):
+        buffers = self.view(layer, self.start, self.end)
+        save = self.finished(lambda done: self.store.save(Key("run", self.chunk), layer, buffers, self.work, done))
+        parts = []
+        for name in AREAS:
+            source, size = self.memory.layout.area(SLOT_OF_LAYER[layer], name).row_range(self.start, self.end - self.start)
+            target, same = self.places[name].byte_range(layer, self.start, self.end - self.start)
+            assert size == same
+            parts.append(Part(name, [source], [target], [size]))
+        read = self.finished(lambda done: self.backend.submit("p0", parts, self.work, done))
+        self.open[SLOT_OF_LAYER[layer]] += [("save", save), ("read", read)]
+
+    def layer_done(self, layer):
+        pass
+
+    @staticmethod
+    def finished(start):
+        ended = threading.Event()
+        start(lambda outcome: ended.set() if outcome.stopped else None)
+        return ended
+
+    def end_chunk(self):
+        for _, ended in self.open[0] + self.open[1]:
+            assert ended.wait(10)
+        self.store.finish(Key("run", self.chunk))
+
+    def close(self):
+        self.backend.close()
+        self.store.close()
+        self.memory.close()
+
+
+def tokens(folder, recorder, wait=("save", "read"), faults=None, overwritten=None):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model, path = Model.random(CONFIG, 4), Path(folder, recorder, wait, faults, overwritten or threading.Event())
+    for chunk, start in enumerate(range(0, len(PROMPT), CHUNK)):
+        path.begin_chunk(chunk, start, min(start + CHUNK, len(PROMPT)))
+        model.prefill_chunk(PROMPT[start : start + CHUNK], start, path)
+        path.end_chunk()
+    path.close()
+    kv, token, got = SparseKV(path.places["main"], path.places["index"], len(PROMPT), 16), PROMPT[-1], []
+    for position in range(len(PROMPT) - 1, len(PROMPT) - 1 + NEW):
+        token = greedy(model.decode_step([(token, position, kv)]))[0]
+        got.append(token)
+    want = reference_generate(model, PROMPT, CHUNK, NEW)[0]
+    torch.set_num_threads(before)
+    return got, want
+
+
+def test_the_parts_give_the_reference_tokens_and_events_that_agree(tmp_path):
+    recorder = Recorder(tmp_path / "t.jsonl", "both")
+    got, want = tokens(tmp_path / "pool", recorder)
+    recorder.close()
+    assert got == want
+    lines, chunks = read_lines(recorder.path), 3
+    count = {kind: sum(line["kind"] == kind for line in lines) for kind in ("read_end", "save_end", "load_end")}
+    assert count == {"read_end": 4 * chunks, "save_end": 4 * chunks, "load_end": 4 * (0 + 1 + 2)}
+    begun = {}
+    saved = {}
+    for line in lines:
+        where = line["kind"].split("_")[0], line["epoch"], line.get("pool_chunk")
+        if line["kind"].endswith("begin"):
+            begun[where] = line
+        elif line["kind"] == "read_end":
+            assert line["tag"] == begun[where]["tag"] == line["landed"]
+        elif line["kind"] == "save_end":
+            saved[line["layer"], line["chunk"]] = line["tag"]
+            assert line["tag"] == begun[where]["tag"]
+        else:
+            assert line["landed"] == saved[line["layer"], line["pool_chunk"]]
+
+
+@pytest.mark.parametrize("kind", ["read", "save"])
+def test_a_slot_overwritten_too_early_shows_in_tokens_and_events(tmp_path, kind):
+    recorder = Recorder(tmp_path / "t.jsonl", "both")
+    overwritten = threading.Event()
+
+    def faults(which, work):
+        first = which == kind and (work.labels["layer"], work.labels["chunk"]) == (0, 0)
+        return Fault(hold=overwritten) if first else None
+
+    got, want = tokens(tmp_path / "pool", recorder, {"save", "read"} - {kind}, faults, overwritten)
+    recorder.close()
+    assert got != want
+    begun, torn = {}, 0
+    for line in read_lines(recorder.path):
+        if line["kind"] == f"{kind}_begin":
+            begun[line["epoch"]] = line["tag"]
+        elif line["kind"] == f"{kind}_end":
+            torn += line["tag"] != begun[line["epoch"]]
+    assert torn >= 1
+
+
+def test_a_late_copy_that_is_waited_for_is_harmless(tmp_path):
+    recorder = Recorder(tmp_path / "t.jsonl", "both")
+    got, want = tokens(tmp_path / "pool", recorder, faults=lambda kind, work: Fault(delay=0.01))
+    recorder.close()
+    assert got == want
