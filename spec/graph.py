@@ -11,7 +11,7 @@ import inspect
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,11 +68,11 @@ def read_dot(path: Path, state: str = "s", event: str = "ev") -> nx.MultiDiGraph
     return graph
 
 
-def tlc_graph(module: Path, config: Path) -> nx.MultiDiGraph:
-    """Run TLC on a graph module and read what it reached. Raises SpecError where a property fails or TLC cannot judge."""
+def tlc_graph(module: Path, config: Path, folders: Sequence[Path] | None = None) -> nx.MultiDiGraph:
+    """Run TLC on a graph module and read what it reached. folders: where it finds modules, those of tla if absent. Raises SpecError where a property fails or TLC cannot judge."""
     with tempfile.TemporaryDirectory(prefix="tidegate-graph-") as folder:
         dump = Path(folder) / "graph.dot"
-        result = tlc.run_tlc(module, config, library=library(), dump=dump, jvm=tlc.LIGHT)
+        result = tlc.run_tlc(module, config, library=library() if folders is None else folders, dump=dump, jvm=tlc.LIGHT)
         if result.verdict != "pass":
             raise SpecError(f"{module.name} with {config.name}: {result.violated or result.verdict}, no graph to compare")
         if result.distinct > MANY:

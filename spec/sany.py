@@ -8,7 +8,6 @@ carries none.
 from __future__ import annotations
 
 import hashlib
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +96,6 @@ class Module:
     constants: list[tuple[str, int, Loc]]
     variables: list[tuple[str, Loc]]
     defs: list[Def]
-    instances: list[tuple[str, Loc]]
 
     def definition(self, name: str) -> Def | None:
         return next((d for d in self.defs if d.name == name), None)
@@ -107,7 +105,8 @@ def export(path: Path, library: Sequence[Path] = ()) -> ET.Element:
     """SANY's XML for a module. Raises SpecError with SANY's message where the module does not parse."""
     if not path.is_file():
         raise SpecError(f"{path} does not exist")
-    code, text = run_sany("tla2sany.xml.XMLExporter", path, library, ["-o"])
+    include = [word for folder in library for word in ("-I", str(folder))]  # the exporter does not know TLA-Library
+    code, text = run_sany("tla2sany.xml.XMLExporter", path, library, [*include, "-o"])
     if code == 0:
         return ET.fromstring(text)
     # the exporter gives only a stack trace; SANY itself says what is wrong, but exits with 0
@@ -182,8 +181,6 @@ class _Loader:
         for b in e.iterfind("boundSymbols/bound"):
             names = [self.name(str(r.findtext("UID"))) for r in b.iterfind("FormalParamNodeRef")]
             out.bounds.append(Bound(names, self.node(b[-1]), b.find("tuple") is not None))
-        for u in e.iterfind("boundSymbols/unbound"):
-            out.bounds.append(Bound([self.name(str(r.findtext("UID"))) for r in u.iterfind("FormalParamNodeRef")], Node("other", at, op="unbounded"), False))
         return out
 
     def define(self, uid: str) -> Def:
@@ -210,15 +207,6 @@ class _Loader:
         uids = [str(u.text) for u in e.iterfind("UserDefinedOpKindRef/UID")]
         own = [u for u in uids if self.table[u].findtext("location/filename") == name and "!" not in self.name(u)]
         defs = sorted((self.define(u) for u in own), key=lambda d: (d.loc.line, d.loc.column))
-        instances = [(self.name(u), self.loc(self.table[u])) for u in uids if "!" in self.name(u)]
         return Module(
-            name, self.path, self.source, self.sha256, header(self.lines), sorted(constants), variables, defs, instances
+            name, self.path, self.source, self.sha256, header(self.lines), sorted(constants), variables, defs
         )
-
-
-def line_of_instance(module: Module, name: str) -> int:
-    """The line that makes `name!` available; 1 where it is not found."""
-    for i, line in enumerate(module.source.splitlines(), 1):
-        if re.match(rf"\s*(LOCAL\s+)?{re.escape(name)}\s*==\s*INSTANCE\b", line):
-            return i
-    return 1

@@ -47,6 +47,11 @@ CALLS = {
     "SUBSET": "Powerset", "UNION": "union", "DOMAIN": "domain", "$SetOfFcns": "Functions",
 }  # fmt: skip
 NAMES = {"TRUE": "True", "FALSE": "False", "BOOLEAN": "BOOLEAN", "Nat": "NAT", "Int": "INT"}
+SPELLED = {  # SANY's name -> as it is written
+    "$UnboundedForall": "the unbounded \\A", "$UnboundedExists": "the unbounded \\E", "$UnboundedChoose": "the unbounded CHOOSE",
+    "$RecursiveFcnSpec": "a recursive function", "$SetEnumerate": "{...}", "/=": "#",
+    "OpArgNode": "an operator as argument", "DecimalNode": "a decimal number",
+}  # fmt: skip
 QUANTIFIERS = {"$BoundedForall": "all", "$BoundedExists": "any"}
 TOTAL = frozenset((*QUANTIFIERS, "$SetOfAll", "$SubsetOf", "$ConjList", "$DisjList", "=>", "\\lnot", "$IfThenElse", "$SetEnumerate",
                    "$RcdConstructor", "$SetOfRcds", "$Tuple", "..", "Cardinality", "SUBSET", *NAMES, *BINARY))  # fmt: skip
@@ -119,7 +124,7 @@ class Translator:
         if n.kind == "let":
             return self.let(n, env)
         if n.kind == "other":
-            raise self.refuse(n, {"OpArgNode": "an operator as argument", "DecimalNode": "a decimal number"}.get(n.op, n.op))
+            raise self.refuse(n, SPELLED.get(n.op, n.op))
         if n.decl == "param":
             return self.parameter(n, env)
         if n.decl == "const":
@@ -159,7 +164,7 @@ class Translator:
             args = ", ".join(self.ex(a, env).at(IF) for a in n.args)
             name = CALLS[n.op]
             return Code(f"{name if name == 'len' else self.use(name)}({args})")
-        raise self.refuse(n, f"the operator {n.op.lstrip('$')}")
+        raise self.refuse(n, SPELLED.get(n.op, f"the operator {n.op.lstrip('$')}"))
 
     def binary(self, n: Node, env: Env) -> Code:
         text, level, left, right = BINARY[n.op]
@@ -175,7 +180,7 @@ class Translator:
 
     def comparable(self, n: Node, one: T, two: T) -> None:
         if why := ty.clash(one, two):
-            raise self.refuse(n, f"{n.op} between different types ({why})", "TLC cannot evaluate it")
+            raise self.refuse(n, f"{SPELLED.get(n.op, n.op)} between {why}", "use values of one type")
 
     def braces(self, n: Node, env: Env) -> Code:
         """A set as the right operand of a frozenset's |, & or -: a literal needs no frozenset of its own."""
@@ -286,8 +291,6 @@ class Translator:
         return "".join(self.loop(b, env) for b in n.bounds), inner
 
     def loop(self, b: Bound, env: Env) -> str:
-        if b.domain.kind == "other":
-            raise self.refuse(b.domain, f"the unbounded {', '.join(b.names)}", "name the set it ranges over")
         domain = self.iterable(b.domain, env, literal=True).at(OR)
         names = [self.names.python[x] for x in b.names]
         if b.is_tuple:
@@ -314,8 +317,6 @@ class Translator:
         return Code(f"frozenset({self.ex(n.args[0], inner).at(IF)}{loops})")
 
     def filtered(self, n: Node, env: Env) -> Code:
-        if not n.bounds:
-            raise self.refuse(n, "the unbounded CHOOSE", "name the set it chooses from")
         loops, inner = self.loops(n, env)
         name = "frozenset" if n.op == "$SubsetOf" else self.use("only")
         return Code(f"{name}({self.bound_key(n, inner)}{loops} if {self.ex(n.args[0], inner).at(OR)})")
@@ -444,7 +445,6 @@ METHODS: dict[str, Callable[[Translator, Node, Env], Code]] = {
     "$SetOfAll": Translator.image,
     "$SubsetOf": Translator.filtered,
     "$BoundedChoose": Translator.filtered,
-    "$UnboundedChoose": Translator.filtered,
     "$FcnConstructor": Translator.function,
     "$NonRecursiveFcnSpec": Translator.function,
     "$SetEnumerate": Translator.enumerate_set,

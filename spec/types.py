@@ -80,7 +80,7 @@ def clash(a: T, b: T) -> str | None:
     if one is None or two is None:
         return None
     if one != two:
-        return f"{one} compared with {two}"
+        return f"{one} and {two}"
     if one == "a set":
         return clash(a.args[0], b.args[0])
     return None

@@ -1,0 +1,5 @@
+---- MODULE Assertion ----
+\* refused at 4:6: the operator Assert
+EXTENDS TLC
+F == Assert(TRUE, "no")
+====

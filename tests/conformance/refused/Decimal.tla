@@ -1,0 +1,4 @@
+---- MODULE Decimal ----
+\* refused at 3:6: a decimal number
+F == 1.5
+====

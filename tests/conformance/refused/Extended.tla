@@ -1,0 +1,5 @@
+---- MODULE Extended ----
+\* refused at 4:6: Help, defined in Helper.tla
+EXTENDS Helper
+F == Help
+====

@@ -1,0 +1,4 @@
+---- MODULE OperatorSymbol ----
+\* refused at 3:1: the operator symbol ++
+a ++ b == {a, b}
+====

@@ -1,0 +1,4 @@
+---- MODULE Prime ----
+\* refused at 3:9: an expression of action level
+F(x) == x'
+====

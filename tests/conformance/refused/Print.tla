@@ -1,0 +1,5 @@
+---- MODULE Print ----
+\* refused at 4:6: the operator PrintT
+EXTENDS TLC
+F == PrintT(1)
+====

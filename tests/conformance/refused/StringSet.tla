@@ -1,0 +1,4 @@
+---- MODULE StringSet ----
+\* refused at 3:15: the operator STRING
+F(x) == x \in STRING
+====

@@ -1,0 +1,4 @@
+---- MODULE Temporal ----
+\* refused at 3:9: an expression of temporal level
+F(x) == []x
+====

@@ -1,0 +1,3 @@
+---- MODULE Helper ----
+Help == 1
+====
