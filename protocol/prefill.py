@@ -228,7 +228,7 @@ class PrefillSession(Session):
         effects: list[Effect] = []
         match message:
             case Start():
-                self._on_start(message, effects)
+                return self._did("Deliver", effects, message=message, run=self._on_start(message, effects))
             case ReadDone() | ReadFailed():
                 self._on_report(message, effects)
             case Abort():
@@ -239,7 +239,7 @@ class PrefillSession(Session):
                                    machine="PrefillSession", state="-", event=message)  # fmt: skip
         return self._did("Deliver", effects, message=message)
 
-    def _on_start(self, start: Start, effects: list[Effect]) -> None:
+    def _on_start(self, start: Start, effects: list[Effect]) -> int:
         if start.tokens < 1 or start.attempt < 1:
             raise self._remote("a request has at least one token and a positive attempt nonce",
                                machine="PrefillRun", state="-", event=start)  # fmt: skip
@@ -251,6 +251,7 @@ class PrefillSession(Session):
         self.runs[run] = PR.Start(PR.Initial(), start.attempt, chunks, self.plan.layers)
         self.starts[run] = start
         effects.append(RunStarted(run, start))
+        return run
 
     def _on_report(self, report: ReadDone | ReadFailed, effects: list[Effect]) -> None:
         ready = self.readies.get(report.transfer)
