@@ -102,10 +102,11 @@ class SlotPlan:
         return layer in self.shared
 
     def slot_of(self, layer: int) -> int:
-        """Slot of `layer`: shared slots are 0..shared_slots-1, then come those of the independent layers."""
+        """Slot of `layer`: shared slots are 0..shared_slots-1, then come those of the independent layers, in order."""
+        shared_before = sum(1 for other in self.shared if other < layer)
         if layer in self.shared:
-            return sum(1 for other in self.shared if other < layer) % self.shared_slots
-        return self.shared_slots + layer
+            return shared_before % self.shared_slots
+        return self.shared_slots + layer - 1 - shared_before
 
     @property
     def slots(self) -> tuple[int, ...]:

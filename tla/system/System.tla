@@ -76,7 +76,8 @@ AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 Chunks == 1..NumChunks
 Steps == Chunks \X Layers
 Transfers == Runs \X Chunks \X Layers       \* <<run, chunk, layer>>; one member, so it goes without saying
-SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSlots ELSE SharedSlots + l
+SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSlots
+                            ELSE SharedSlots + Cardinality({k \in Layers \ Shared : k < l})
 Slots == {SlotOf(l) : l \in Layers}
 Member == 0
 Rank == 0
