@@ -82,9 +82,7 @@ class Job(msgspec.Struct):
 class CopyWorkers:
     """A few threads that run jobs; with one (the default) strictly first in, first out."""
 
-    def __init__(
-        self, name: str, *, threads: int = 1, recorder: Recording = NULL, faults: Faults | None = None
-    ) -> None:
+    def __init__(self, name: str, *, threads: int = 1, recorder: Recording = NULL, faults: Faults | None = None) -> None:
         if threads < 1:
             raise ValueError(f"{name}: threads is {threads}: at least one must copy")
         self.recorder, self._faults = recorder, faults
@@ -113,9 +111,7 @@ class CopyWorkers:
         try:
             self._carry_out(job, on_outcome)
         except Exception:  # a callback's or recorder's error must not vanish in the pool
-            log.exception(
-                "%s of slot %d epoch %d: its owner could not be told", job.kind, job.work.slot, job.work.epoch
-            )
+            log.exception("%s of slot %d epoch %d: its owner could not be told", job.kind, job.work.slot, job.work.epoch)
 
     def _carry_out(self, job: Job, on_outcome: OnOutcome) -> None:
         fault = (self._faults and self._faults(job.kind, job.work)) or Fault()
@@ -123,9 +119,7 @@ class CopyWorkers:
         if fault.mode == "unknown":
             on_outcome(Outcome(ok=False, stopped=False, reason="injected: failed, and the copy may still land"))
         fault.wait()
-        outcome = (
-            self._copied(job) if fault.mode != "quiet" else Outcome(False, True, "injected: failed, nothing landed")
-        )
+        outcome = self._copied(job) if fault.mode != "quiet" else Outcome(False, True, "injected: failed, nothing landed")
         if fault.mode == "unknown":
             outcome = Outcome(
                 False, True, "injected: the copy that was reported failed has ended", outcome.copies, outcome.bytes
@@ -139,9 +133,7 @@ class CopyWorkers:
         try:
             copies, size = job.copy()
         except (OSError, ValueError) as error:  # both come from calls that have returned: nothing is in flight
-            return Outcome(
-                ok=False, stopped=True, reason=f"{job.kind} of slot {job.work.slot} epoch {job.work.epoch}: {error}"
-            )
+            return Outcome(ok=False, stopped=True, reason=f"{job.kind} of slot {job.work.slot} epoch {job.work.epoch}: {error}")
         return Outcome(ok=True, stopped=True, copies=copies, bytes=size)
 
     def _record(self, job: Job, edge: str, **fields: Any) -> None:
@@ -150,14 +142,13 @@ class CopyWorkers:
             return
         said = {name: content_tag(*x()) if callable(x) else x for name, x in fields.items() if x is not None}
         work = job.work
-        self.recorder.record(
-            f"{job.kind}_{edge}", slot=work.slot, epoch=work.epoch, **work.labels, **job.fields, **said
-        )
+        self.recorder.record(f"{job.kind}_{edge}", slot=work.slot, epoch=work.epoch, **work.labels, **job.fields, **said)
 
 
 def wait_for(start: Callable[[OnOutcome], None]) -> Outcome:
     """Block until the job that `start` submits reports for the first time."""
-    arrived, first = threading.Event(), []
+    arrived = threading.Event()
+    first: list[Outcome] = []
 
     def on_outcome(outcome: Outcome) -> None:
         if not first:

@@ -113,11 +113,7 @@ class ShmPull:
             return sum(copies), sum(int(n.sum()) for _, _, n in columns)
 
         def read() -> list[Bytes]:
-            return [
-                source[at : at + n]
-                for _, s, length in columns
-                for at, n in zip(s.tolist(), length.tolist(), strict=True)
-            ]
+            return [source[at : at + n] for _, s, length in columns for at, n in zip(s.tolist(), length.tolist(), strict=True)]
 
         def landed() -> list[Bytes]:
             pieces = []

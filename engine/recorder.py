@@ -53,9 +53,7 @@ class Recorder:
     def record(self, kind: str, **fields: Any) -> None:
         """Add one line; ValueError after close, or for a field named as one of the recorder's own."""
         if not fields.keys().isdisjoint(("process", "seq")):
-            raise ValueError(
-                f"fields {sorted(fields)} of a {kind!r} line: process and seq are the recorder's own names"
-            )
+            raise ValueError(f"fields {sorted(fields)} of a {kind!r} line: process and seq are the recorder's own names")
         rest = self._encoder.encode(fields)
         with self._lock:
             if self._file.closed:
@@ -88,9 +86,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
@@ -129,12 +125,8 @@ def read_lines(path: Path | str) -> list[Mapping[str, Any]]:
         try:
             line = msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise ValueError(
-                f"{path}:{number + 1}: {error}: the recording is damaged or its process died in a line"
-            ) from error
+            raise ValueError(f"{path}:{number + 1}: {error}: the recording is damaged or its process died in a line") from error
         if line.get("seq") != number:
-            raise ValueError(
-                f"{path}:{number + 1}: seq is {line.get('seq')!r}, {number} is due: a line is missing or moved"
-            )
+            raise ValueError(f"{path}:{number + 1}: seq is {line.get('seq')!r}, {number} is due: a line is missing or moved")
         lines.append(line)
     return lines

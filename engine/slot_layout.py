@@ -102,13 +102,9 @@ def layout_digest(layout: SlotLayout) -> str:
 def check_layout(layout: SlotLayout, size: int) -> None:
     """ValueError, naming the rule, unless `layout` describes memory of `size` bytes without a contradiction."""
     if layout.version != VERSION:
-        raise ValueError(
-            f"layout version {layout.version}: this side speaks {VERSION}; run the same release on both sides"
-        )
+        raise ValueError(f"layout version {layout.version}: this side speaks {VERSION}; run the same release on both sides")
     if layout.digest != layout_digest(layout):
-        raise ValueError(
-            f"layout digest {layout.digest!r} does not belong to this layout ({layout_digest(layout)!r} does)"
-        )
+        raise ValueError(f"layout digest {layout.digest!r} does not belong to this layout ({layout_digest(layout)!r} does)")
     if layout.size != size:
         raise ValueError(f"layout is of {layout.size} bytes, the memory has {size}: the peer described other memory")
     for area in layout.areas:
@@ -131,13 +127,7 @@ def _check_area(area: Area, size: int) -> None:
         raise ValueError(f"{what}: dtype is {area.dtype!r}: choose one of {', '.join(DTYPES)}")
     if area.slot < 0 or area.rows < 1 or area.width < 1 or area.offset < 0:
         raise ValueError(f"{what}: {area.rows} rows of {area.width} at {area.offset}: sizes start at 1, numbers at 0")
-    if (
-        area.stride < area.row_bytes
-        or area.stride % DTYPES[area.dtype].itemsize
-        or area.offset % DTYPES[area.dtype].itemsize
-    ):
-        raise ValueError(
-            f"{what}: stride {area.stride} at {area.offset} for rows of {area.row_bytes} bytes of {area.dtype}"
-        )
+    if area.stride < area.row_bytes or area.stride % DTYPES[area.dtype].itemsize or area.offset % DTYPES[area.dtype].itemsize:
+        raise ValueError(f"{what}: stride {area.stride} at {area.offset} for rows of {area.row_bytes} bytes of {area.dtype}")
     if area.end > size:
         raise ValueError(f"{what} ends at byte {area.end}: the memory has {size}")

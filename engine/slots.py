@@ -61,9 +61,7 @@ class SharedMemory:
             except OSError:
                 seals = 0
             if not seals & fcntl.F_SEAL_SHRINK:
-                raise ValueError(
-                    "the peer's memory is not sealed against shrinking: reading it could kill this process"
-                )
+                raise ValueError("the peer's memory is not sealed against shrinking: reading it could kill this process")
             mapping = mmap.mmap(fd, layout.size, prot=mmap.PROT_READ)
         except BaseException:
             os.close(fd)
@@ -158,8 +156,7 @@ def receive_memory(peer: socket.socket) -> SharedMemory:
         for fd in fds:
             os.close(fd)
         raise ValueError(
-            f"{len(head)} bytes and {len(fds)} descriptors arrived where 4 and 1 are due: "
-            "the peer refused, or is no Prefill"
+            f"{len(head)} bytes and {len(fds)} descriptors arrived where 4 and 1 are due: the peer refused, or is no Prefill"
         )
     try:
         size = struct.unpack("!I", head)[0]

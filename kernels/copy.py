@@ -47,11 +47,15 @@ def as_bytes(buffer: Any, *, writable: bool = False) -> Bytes:
         if buffer.device.type != "cpu":
             raise ValueError(f"buffer is on {buffer.device}: only host memory can be copied here; move it with .cpu() first")
         if not buffer.is_contiguous():
-            raise ValueError(f"tensor of shape {tuple(buffer.shape)} and stride {buffer.stride()} is not contiguous: pass a contiguous view")
+            raise ValueError(
+                f"tensor of shape {tuple(buffer.shape)} and stride {buffer.stride()} is not contiguous: pass a contiguous view"
+            )
         view: Bytes = buffer.detach().reshape(-1).view(torch.uint8).numpy()
     elif isinstance(buffer, np.ndarray):
         if not buffer.flags.c_contiguous:
-            raise ValueError(f"array of shape {buffer.shape} and strides {buffer.strides} is not contiguous: pass a contiguous view")
+            raise ValueError(
+                f"array of shape {buffer.shape} and strides {buffer.strides} is not contiguous: pass a contiguous view"
+            )
         view = buffer.reshape(-1).view(np.uint8)
     else:
         view = np.frombuffer(buffer, dtype=np.uint8)
@@ -61,12 +65,18 @@ def as_bytes(buffer: Any, *, writable: bool = False) -> Bytes:
 
 
 def checked_ranges(
-    dst_size: int, src_size: int, dst_off: Sequence[int] | Offsets, src_off: Sequence[int] | Offsets, length: Sequence[int] | Offsets
+    dst_size: int,
+    src_size: int,
+    dst_off: Sequence[int] | Offsets,
+    src_off: Sequence[int] | Offsets,
+    length: Sequence[int] | Offsets,
 ) -> tuple[Offsets, Offsets, Offsets]:
     """The three columns as contiguous int64 arrays; ValueError names the first range that leaves a buffer (sizes in bytes)."""
     d, s, n = (_column(name, x) for name, x in (("dst_off", dst_off), ("src_off", src_off), ("length", length)))
     if not len(d) == len(s) == len(n):
-        raise ValueError(f"dst_off, src_off and length have {len(d)}, {len(s)} and {len(n)} entries: give one of each per range")
+        raise ValueError(
+            f"dst_off, src_off and length have {len(d)}, {len(s)} and {len(n)} entries: give one of each per range"
+        )
     # written as off > size - n, since off + n could pass 2**63
     bad = (n < 0) | (d < 0) | (s < 0) | (n > dst_size) | (n > src_size) | (d > dst_size - n) | (s > src_size - n)
     if bad.any():
@@ -83,7 +93,9 @@ def _column(name: str, values: Sequence[int] | Offsets) -> Offsets:
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} is of shape {array.shape} and type {array.dtype}: give a flat sequence of integers below 2**63")
+        raise ValueError(
+            f"{name} is of shape {array.shape} and type {array.dtype}: give a flat sequence of integers below 2**63"
+        )
     if array.dtype.kind == "u" and int(array.max()) >= 2**63:
         raise ValueError(f"{name} holds {int(array.max())}: offsets and lengths are below 2**63")
     return np.ascontiguousarray(array, dtype=np.int64)
@@ -103,7 +115,9 @@ def copy_ranges(
     library = native_library()
     if library is None:
         return copy_runs(target, source, d, s, n)
-    runs: int = library.tg_copy_ranges(target.ctypes.data, source.ctypes.data, d.ctypes.data, s.ctypes.data, n.ctypes.data, len(n))
+    runs: int = library.tg_copy_ranges(
+        target.ctypes.data, source.ctypes.data, d.ctypes.data, s.ctypes.data, n.ctypes.data, len(n)
+    )
     return runs
 
 

@@ -62,7 +62,9 @@ class Map(dict[K, V], Generic[K, V]):
         if isinstance(other, tuple):
             return as_sequence(self) == other
         if isinstance(other, msgspec.Struct):
-            raise EvaluationError(f"a function is compared with the record {other!r}: translated as different types, write both one way")
+            raise EvaluationError(
+                f"a function is compared with the record {other!r}: translated as different types, write both one way"
+            )
         return False
 
     def __ne__(self, other: object) -> bool:

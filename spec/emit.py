@@ -28,7 +28,12 @@ def snake(name: str) -> str:
     """PhysicalBuffer -> physical_buffer; PBGate -> pb_gate."""
     out = ""
     for i, c in enumerate(name):
-        if c.isupper() and i and (not name[i - 1].isupper() or (i + 1 < len(name) and name[i + 1].islower())) and name[i - 1] != "_":
+        if (
+            c.isupper()
+            and i
+            and (not name[i - 1].isupper() or (i + 1 < len(name) and name[i + 1].islower()))
+            and name[i - 1] != "_"
+        ):
             out += "_"
         out += c.lower()
     return out
@@ -100,7 +105,11 @@ class Emitter(Translator):
         if len(one_line) > WIDTH and n.kind == "app" and n.op in ("$ConjList", "$DisjList"):
             word, level = ("and", NOT) if n.op == "$ConjList" else ("or", OR + 1)
             parts = [self.ex(a, env).at(level) for a in n.args]
-            return [f"{indent}return (", *(f"{indent}    {f'{word} ' if i else ''}{p}" for i, p in enumerate(parts)), f"{indent})"]
+            return [
+                f"{indent}return (",
+                *(f"{indent}    {f'{word} ' if i else ''}{p}" for i, p in enumerate(parts)),
+                f"{indent})",
+            ]
         return [one_line]
 
     def local(self, d: Def, env: Env, indent: str) -> tuple[list[str], Env]:
@@ -134,7 +143,11 @@ class Emitter(Translator):
         lines = []
         for key, info in self.inference.records.items():
             name = self.names.records[key]
-            lines += [f"class {name}(msgspec.Struct, frozen=True, gc=False):", *docstring(f"[{', '.join(info.fields)}] in {place}.", "    "), ""]
+            lines += [
+                f"class {name}(msgspec.Struct, frozen=True, gc=False):",
+                *docstring(f"[{', '.join(info.fields)}] in {place}.", "    "),
+                "",
+            ]
             for f in info.fields:
                 python = self.names.field[f]
                 given = f' = msgspec.field(name="{f}")' if python != f else ""
@@ -145,7 +158,12 @@ class Emitter(Translator):
         rows = [f"    frozenset({key!r}): {self.names.records[key]}," for key in self.inference.records]
         lines += ["RECORDS: dict[frozenset[str], Any] = {", *rows, "}"] if rows else ["RECORDS: dict[frozenset[str], Any] = {}"]
         constants = "".join(f'"{name}", ' for name, _, _ in self.module.constants)
-        return [*lines, f"CONSTANTS: tuple[str, ...] = ({constants.rstrip()})" if constants else "CONSTANTS: tuple[str, ...] = ()", "", ""]
+        return [
+            *lines,
+            f"CONSTANTS: tuple[str, ...] = ({constants.rstrip()})" if constants else "CONSTANTS: tuple[str, ...] = ()",
+            "",
+            "",
+        ]
 
     def frozen(self, t: T) -> T:
         """A field's type: any set in it is annotated as a frozenset or, where it may be lazy, not at all."""
@@ -153,7 +171,9 @@ class Emitter(Translator):
 
     def refuse_declarations(self) -> None:
         for name, loc in self.module.variables:
-            raise Refused(f"{loc}: the variable {name} is outside the translated subset: a machine is made of constant definitions")
+            raise Refused(
+                f"{loc}: the variable {name} is outside the translated subset: a machine is made of constant definitions"
+            )
         for name, arity, loc in self.module.constants:
             if arity:
                 raise Refused(f"{loc}: the constant operator {name} is outside the translated subset: constants are values")

@@ -67,7 +67,9 @@ class Names:
             else:  # the class takes the name, the set the plural
                 self.records[key] = name
                 self.function[d.name] = self.fresh(name + "s")
-        events = {m.key for m in (inference.event.args or (inference.event,))} if inference.event.kind in ("rec", "union") else set()
+        events = (
+            {m.key for m in (inference.event.args or (inference.event,))} if inference.event.kind in ("rec", "union") else set()
+        )
         for key, info in inference.records.items():
             if key not in self.records:
                 rest = [f for f in info.fields if f != "op"]

@@ -174,7 +174,12 @@ class _Loader:
         assert operator is not None
         ref = operator[0]
         uid = str(ref.findtext("UID"))
-        kinds = {"BuiltInKindRef": "builtin", "UserDefinedOpKindRef": "user", "FormalParamNodeRef": "param", "OpDeclNodeRef": "const"}
+        kinds = {
+            "BuiltInKindRef": "builtin",
+            "UserDefinedOpKindRef": "user",
+            "FormalParamNodeRef": "param",
+            "OpDeclNodeRef": "const",
+        }
         out = Node("app", at, level, op=self.name(uid), decl=kinds.get(ref.tag, "other"), uid=uid)
         out.args = [self.node(c) for c in e.find("operands") or ()]
         out.home = self.table[uid].findtext("location/filename") or ""
@@ -202,11 +207,13 @@ class _Loader:
         name = str(self.root.findtext("RootModule"))
         e = next(n for n in self.table.values() if n.tag == "ModuleNode" and n.findtext("uniquename") == name)
         declared = [self.table[str(u.text)] for u in e.iterfind("OpDeclNodeRef/UID")]
-        constants = [(str(n.findtext("uniquename")), int(n.findtext("arity") or 0), self.loc(n)) for n in declared if n.findtext("kind") == "2"]
+        constants = [
+            (str(n.findtext("uniquename")), int(n.findtext("arity") or 0), self.loc(n))
+            for n in declared
+            if n.findtext("kind") == "2"
+        ]
         variables = [(str(n.findtext("uniquename")), self.loc(n)) for n in declared if n.findtext("kind") == "3"]
         uids = [str(u.text) for u in e.iterfind("UserDefinedOpKindRef/UID")]
         own = [u for u in uids if self.table[u].findtext("location/filename") == name and "!" not in self.name(u)]
         defs = sorted((self.define(u) for u in own), key=lambda d: (d.loc.line, d.loc.column))
-        return Module(
-            name, self.path, self.source, self.sha256, header(self.lines), sorted(constants), variables, defs
-        )
+        return Module(name, self.path, self.source, self.sha256, header(self.lines), sorted(constants), variables, defs)

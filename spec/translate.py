@@ -249,14 +249,19 @@ class Translator:
             value = self.ex(d.body, self.inside(d, env))
             args = ", ".join(self.names.python[p] for p, _ in d.params)
             opens += f"(lambda {name}: "
-            closes = f")({value.at(IF) if eager else f'lambda {args}: {value.at(IF)}' if args else f'lambda: {value.at(IF)}'})" + closes
+            closes = (
+                f")({value.at(IF) if eager else f'lambda {args}: {value.at(IF)}' if args else f'lambda: {value.at(IF)}'})"
+                + closes
+            )
             env = self.bind_let(d, env, name, call=not eager)
         return Code(f"{opens}{self.ex(n.args[0], env).at(IF)}{closes}")
 
     def check(self, d: Def) -> None:
         """Refuses definitions that have no translation whatever their body."""
         if d.recursive:
-            raise Refused(f"{d.loc}: the recursive operator {d.name} is outside the translated subset: use a quantifier or a set")
+            raise Refused(
+                f"{d.loc}: the recursive operator {d.name} is outside the translated subset: use a quantifier or a set"
+            )
         if not d.name.isidentifier():
             raise Refused(f"{d.loc}: the operator symbol {d.name} is outside the translated subset: give it a name")
 
@@ -331,7 +336,13 @@ class Translator:
         for other in kinds[1:]:
             self.comparable(n, kinds[0], other)
         items = [self.ex(a, env).at(IF) for a in n.args]
-        return Code(f"frozenset(({', '.join(items)},))" if len(items) == 1 else f"frozenset(({', '.join(items)}))" if items else "frozenset()")
+        return Code(
+            f"frozenset(({', '.join(items)},))"
+            if len(items) == 1
+            else f"frozenset(({', '.join(items)}))"
+            if items
+            else "frozenset()"
+        )
 
     def record(self, n: Node, env: Env) -> Code:
         pairs = {name: self.ex(v, env).at(IF) for name, v in field_pairs(n)}

@@ -36,15 +36,19 @@ def sequence(items: Iterable[Value]) -> Value:
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.i = text, 0
-        self.tokens = TOKEN.findall(text)
-        if "".join(self.tokens) != re.sub(r"\s+", "", text) and "".join("".join(self.tokens).split()) != "".join(text.split()):
+        self.tokens: list[str] = []
+        end = 0
+        while found := TOKEN.match(text, end):
+            self.tokens.append(found[1])
+            end = found.end()
+        if text[end:].strip():
             raise SpecError(f"not a TLA+ value as TLC prints it: {text!r}")
 
     def take(self, want: str | None = None) -> str:
-        token: str = self.tokens[self.i] if self.i < len(self.tokens) else "the end"
+        token = self.tokens[self.i] if self.i < len(self.tokens) else "the end"
         self.i += 1
-        if want is not None and token != want:
-            raise SpecError(f"expected {want}, found {token}, in the value {self.text!r}")
+        if self.i > len(self.tokens) or (want is not None and token != want):
+            raise SpecError(f"expected {want or 'a value'}, found {token}, in the value {self.text!r}")
         return token
 
     def listed(self, end: str, one: Callable[[], Any]) -> list[Any]:
@@ -144,7 +148,7 @@ def canon(value: object) -> Value:
 def to_python(value: Value, module: ModuleType) -> Any:
     """A canonical value -> the value that `module` (generated) would have made: its record types, Map, tuple, frozenset."""
     if isinstance(value, frozenset):
-        return frozenset(to_python(v, module) for v in value)
+        return _same_size(frozenset(to_python(v, module) for v in value), value)
     if not isinstance(value, tuple):
         return value
     if value[0] == "bool":
@@ -158,7 +162,13 @@ def to_python(value: Value, module: ModuleType) -> Any:
             return record(**{python[k]: to_python(v, module) for k, v in pairs})
     if set(keys) == set(range(1, len(keys) + 1)):
         return tuple(to_python(v, module) for _, v in sorted(pairs, key=lambda pair: pair[0]))
-    return Map((to_python(k, module), to_python(v, module)) for k, v in pairs)
+    return _same_size(Map((to_python(k, module), to_python(v, module)) for k, v in pairs), value[1])
+
+
+def _same_size(python: Any, value: Value) -> Any:
+    if len(python) != len(value):  # TLC compares no boolean with a number, so it never makes such a set
+        raise SpecError(f"{sorted(map(repr, value))} mixes booleans and numbers, which Python cannot tell apart")
+    return python
 
 
 def show(value: Value) -> str:
@@ -171,10 +181,12 @@ def show(value: Value) -> str:
         return str(value)
     if value[0] == "bool":
         return str(value[1]).upper()
-    pairs = sorted(value[1], key=lambda pair: (isinstance(pair[0], str), pair[0] if isinstance(pair[0], int) else 0, show(pair[0])))
+    pairs = sorted(
+        value[1], key=lambda pair: (isinstance(pair[0], str), pair[0] if isinstance(pair[0], int) else 0, show(pair[0]))
+    )
     keys = [k for k, _ in pairs]
     if keys == list(range(1, len(keys) + 1)):
         return "<<" + ", ".join(show(v) for _, v in pairs) + ">>"
-    if all(isinstance(k, str) for k in keys):
+    if all(isinstance(k, str) and k.isidentifier() for k in keys):
         return "[" + ", ".join(f"{k} |-> {show(v)}" for k, v in pairs) + "]"
     return "(" + " @@ ".join(f"{show(k)} :> {show(v)}" for k, v in pairs) + ")"

@@ -62,7 +62,9 @@ def run(commands: list[list[str]], env: dict[str, str]) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="larger bounds: TIDEGATE_LONG=1 for pytest, `tidegate check --full`")
+    parser.add_argument(
+        "--long", action="store_true", help="larger bounds: TIDEGATE_LONG=1 for pytest, `tidegate check --full`"
+    )
     parser.add_argument("part", nargs="*", help="only these parts")
     args = parser.parse_args()
     table = parts(args.long)

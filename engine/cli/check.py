@@ -8,7 +8,9 @@ import typer
 
 
 def command(
-    configs: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG]...", help="Names from tla/models/manifest.toml; all if absent.")] = None,
+    configs: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG]...", help="Names from tla/models/manifest.toml; all if absent.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the configurations marked quick.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All configurations (the default when none is named).")] = False,
 ) -> None:

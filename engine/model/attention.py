@@ -46,9 +46,7 @@ class Attention:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
         self.w = {
-            name.removeprefix(prefix).removesuffix(".weight"): t
-            for name, t in weights.items()
-            if name.startswith(prefix)
+            name.removeprefix(prefix).removesuffix(".weight"): t for name, t in weights.items() if name.startswith(prefix)
         }
         heads, nope = config.num_attention_heads, config.qk_nope_head_dim
         kv_b = self.w.pop("kv_b_proj").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
@@ -123,7 +121,5 @@ class Attention:
         for query, weight in zip(p.index_query[:, begin:end], p.index_weight[:, begin:end], strict=True):
             score.addcmul_((query @ keys[:total].t()).relu_(), weight[:, None])
         unseen = ~top_mask(score.masked_fill_(future, -torch.inf), self.config.index_topk) | future
-        weight = (
-            wide(p.query[:, begin:end] @ main[:total].t()).mul_(self.scale).masked_fill_(unseen, -torch.inf).softmax(-1)
-        )
+        weight = wide(p.query[:, begin:end] @ main[:total].t()).mul_(self.scale).masked_fill_(unseen, -torch.inf).softmax(-1)
         return weight.to(main.dtype) @ main[:total, : self.config.kv_lora_rank]

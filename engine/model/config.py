@@ -65,9 +65,7 @@ class ModelConfig:
                 f"and at most index_head_dim ({self.index_head_dim})"
             )
         if self.num_experts_per_tok > self.n_routed_experts:
-            raise ValueError(
-                f"num_experts_per_tok is {self.num_experts_per_tok}: there are {self.n_routed_experts} experts"
-            )
+            raise ValueError(f"num_experts_per_tok is {self.num_experts_per_tok}: there are {self.n_routed_experts} experts")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -113,9 +111,7 @@ def weight_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield prefix + "mlp.experts.gate_up_proj", (c.n_routed_experts, 2 * c.moe_intermediate_size, c.hidden_size)
         yield prefix + "mlp.experts.down_proj", (c.n_routed_experts, c.hidden_size, c.moe_intermediate_size)
         if c.n_shared_experts:
-            yield from _mlp_shapes(
-                prefix + "mlp.shared_experts.", c.hidden_size, c.moe_intermediate_size * c.n_shared_experts
-            )
+            yield from _mlp_shapes(prefix + "mlp.shared_experts.", c.hidden_size, c.moe_intermediate_size * c.n_shared_experts)
     yield "model.norm.weight", (c.hidden_size,)
     yield "lm_head.weight", (c.vocab_size, c.hidden_size)
 

@@ -53,9 +53,7 @@ def reference_prefill(model: Model, prompt: Sequence[int], chunk: int, kv: Resid
         model.prefill_chunk(prompt[start : start + chunk], start, kv)
 
 
-def reference_generate(
-    model: Model, prompt_tokens: Sequence[int], chunk: int, new_tokens: int
-) -> tuple[list[int], Tensor]:
+def reference_generate(model: Model, prompt_tokens: Sequence[int], chunk: int, new_tokens: int) -> tuple[list[int], Tensor]:
     """(tokens, logits [new_tokens, vocab]) of a greedy run; the prompt is prefilled in chunks of `chunk` tokens."""
     prompt = list(prompt_tokens)
     kv = ResidentKV(model.config, len(prompt) + new_tokens)

@@ -30,7 +30,9 @@ def differing(modules, expected):
 def test_generated_python_agrees_with_tlc(name, modules, expected):
     module = next(m for m in modules if m.name == name)
     wrong = differing([module], expected)
-    assert not wrong, "\n".join(f"{k}: TLC {show(expected[k])}, Python {v if isinstance(v, str) else show(v)}" for k, v in wrong.items())
+    assert not wrong, "\n".join(
+        f"{k}: TLC {show(expected[k])}, Python {v if isinstance(v, str) else show(v)}" for k, v in wrong.items()
+    )
 
 
 def test_every_definition_was_evaluated_by_tlc(modules, expected):
@@ -76,7 +78,9 @@ BUGS = {
     "the last conjunct is dropped": lambda m: m.setitem(translate.METHODS, "$ConjList", without_last),
     "a disjunction is a conjunction": lambda m: m.setitem(translate.BINARY, "\\lor", ("and", 3, 3, 3)),
     "implication is reversed": lambda m: m.setitem(
-        translate.METHODS, "=>", lambda self, n, env: Code(f"{self.ex(n.args[0], env).at(3)} or not {self.ex(n.args[1], env).at(5)}", 2)
+        translate.METHODS,
+        "=>",
+        lambda self, n, env: Code(f"{self.ex(n.args[0], env).at(3)} or not {self.ex(n.args[1], env).at(5)}", 2),
     ),
     "IF takes the other branch": lambda m: m.setitem(translate.METHODS, "$IfThenElse", swapped_condition),
     "@ is the whole record": lambda m: m.setattr(Translator, "update", at_is_base),

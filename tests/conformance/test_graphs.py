@@ -78,7 +78,7 @@ def test_another_initial_state_is_reported(gate):
 def test_constants_come_from_the_cfg(tmp_path):
     path = tmp_path / "a.cfg"
     path.write_text(
-        "\\* CONSTANT X = 9\nSPECIFICATION Spec\nCONSTANTS\n  A = {m1, m2} \\* two\n  B = 3 C = \"m\"\nINVARIANT Inv\n"
+        '\\* CONSTANT X = 9\nSPECIFICATION Spec\nCONSTANTS\n  A = {m1, m2} \\* two\n  B = 3 C = "m"\nINVARIANT Inv\n'
         "CONSTANT D = TRUE\n  E = {{}, {1}}\nPROPERTIES P Q\n"
     )
     values = {"A": "{m1, m2}", "B": "3", "C": '"m"', "D": "TRUE", "E": "{{}, {1}}"}

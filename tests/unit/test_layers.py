@@ -20,7 +20,10 @@ lint_imports_command()
 PLANTED = {
     "protocol/planted.py": ("import tidegate.kernels.copy", "protocol stands alone BROKEN"),
     "kernels/planted.py": ("from tidegate.protocol import _runtime", "kernels stand alone BROKEN"),
-    "engine/planted.py": ("def f():\n    from tidegate.spec import tlc", "only the command line of the engine imports spec BROKEN"),
+    "engine/planted.py": (
+        "def f():\n    from tidegate.spec import tlc",
+        "only the command line of the engine imports spec BROKEN",
+    ),
     "spec/planted.py": ("import tidegate.engine", "spec does not import the engine or the kernels BROKEN"),
     "engine/cli/planted.py": ("import tidegate.spec.tlc", None),
 }

@@ -1,0 +1,114 @@
+"""What the two workers of a run are told; plain data that crosses the process border as JSON.
+
+Rules: everything is validated by `RunConfig.checked` before a process, socket or byte exists; an error names the value, the
+rule and the way out; both workers get the same configuration, so that they agree on every size.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.protocol.topology import SlotPlan
+
+__all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the message is one line for the user."""
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One prompt.  Ids are the client's and may repeat."""
+
+    id: str
+    prompt: tuple[int, ...]
+
+
+class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it.
+
+    where: read, save, load, attend, or send; what: for send the message's tag, else ignored; layer, chunk, attempt: 0 matches
+    any; mode: ok (only the delay), quiet, unknown for copies; lose, double for messages.
+    """
+
+    where: Literal["read", "save", "load", "attend", "send"]
+    mode: Literal["ok", "quiet", "unknown", "lose", "double"] = "ok"
+    what: str = ""
+    nth: int = 0
+    delay: float = 0.0
+    layer: int = 0
+    chunk: int = 0
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes, policies and prompts of one run; the defaults are the demo's."""
+
+    requests: tuple[Request, ...]
+    new_tokens: int = 16
+    chunk: int = 512
+    shared_buffers: int = 2
+    independent_layers: int = 1
+    hot_buffer: int = 96
+    model: dict[str, int | float | str | bool] = {}
+    seed: int = 0
+    port: int = 0
+    concurrency: int = 2
+    trace: str = ""
+    pool_folder: str = ""
+    read_lease: float = 0.0
+    resend_seconds: float = 0.5
+    deadline_seconds: float = 120.0
+    abort_after: dict[str, int] = {}
+    prefill_faults: tuple[FaultSpec, ...] = ()
+    decode_faults: tuple[FaultSpec, ...] = ()
+    tags: bool = False
+
+    def model_config(self) -> ModelConfig:
+        return ModelConfig.from_dict(self.model)
+
+    def plan(self) -> SlotPlan:
+        """The last `independent_layers` layers own their buffer."""
+        layers = self.model_config().num_hidden_layers
+        own = frozenset(range(layers - self.independent_layers + 1, layers + 1))
+        return SlotPlan.make(layers=layers, independent=own, buffers=self.shared_buffers)
+
+    @property
+    def max_tokens(self) -> int:
+        return max(len(request.prompt) for request in self.requests)
+
+    def checked(self) -> RunConfig:
+        """Itself, or ConfigError."""
+        try:
+            model = self.model_config()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        layers = model.num_hidden_layers
+        rules: list[tuple[bool, str]] = [
+            (bool(self.requests), "no prompt was given: give --prompt-file with at least one byte"),
+            (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
+            (self.new_tokens >= 1, f"new tokens is {self.new_tokens}: at least 1"),
+            (self.chunk >= 1, f"chunk is {self.chunk}: a chunk has at least 1 token"),
+            (self.shared_buffers >= 1, f"shared buffers is {self.shared_buffers}: layers need at least 1"),
+            (0 <= self.independent_layers <= layers, f"independent layers is {self.independent_layers}: 0 to {layers}"),
+            (self.hot_buffer >= model.index_topk,
+             f"hot buffer is {self.hot_buffer} rows: one step reads index_topk = {model.index_topk}; give at least as many"),
+            (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
+            (0 <= self.port < 65536, f"port is {self.port}: between 1 and 65535, or 0 for a free one"),
+            (self.concurrency >= 1, f"concurrency is {self.concurrency}: at least one request at once"),
+            (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
+            (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
+            (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),
+        ]  # fmt: skip
+        if self.requests:
+            longest = self.max_tokens + self.new_tokens
+            limit = model.max_position_embeddings
+            rules.append((longest <= limit, f"{longest} tokens in the longest request: the model ends at {limit}"))
+            worst = max((t for r in self.requests for t in r.prompt), default=0)
+            rules.append((worst < model.vocab_size, f"token {worst} is outside the vocabulary of {model.vocab_size}"))
+        for good, why in rules:
+            if not good:
+                raise ConfigError(why)
+        return self

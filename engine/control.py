@@ -1,0 +1,94 @@
+"""The control plane of one Prefill and one Decode rank: DEALER to ROUTER over TCP.
+
+Rules: nothing is said before the handshake: Prefill's HELLO names its protocol version, its incarnation, its layout and where
+its memory is served; Decode maps that memory, checks the layout, and only then answers WELCOME with the digest that it has
+mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
+READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import VERSION
+
+__all__ = ["HELLO", "MESSAGE", "WELCOME", "Hello", "Welcome", "bind", "connect", "frame", "parse_hello", "parse_welcome"]
+
+HELLO, WELCOME, MESSAGE = b"hello", b"welcome", b"message"
+
+
+T = TypeVar("T", bound="Hello | Welcome")
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Prefill introduces itself."""
+
+    version: int
+    incarnation: int
+    digest: str
+    memory: str
+
+
+class Welcome(msgspec.Struct, frozen=True):
+    """Decode's answer; `refused` is empty, or says why not."""
+
+    version: int
+    incarnation: int
+    digest: str
+    refused: str = ""
+
+
+def frame(value: Hello | Welcome) -> bytes:
+    """The bytes of a handshake."""
+    return msgspec.json.encode(value)
+
+
+def parse_hello(data: bytes) -> Hello:
+    """RemoteProtocolError unless `data` is a HELLO of our version."""
+    return _checked(data, Hello)
+
+
+def parse_welcome(data: bytes) -> Welcome:
+    """RemoteProtocolError unless `data` is a WELCOME of our version."""
+    return _checked(data, Welcome)
+
+
+def _checked(data: bytes, kind: type[T]) -> T:
+    try:
+        value = msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"not a {kind.__name__}: {error}", machine="control", state="-", event=data[:40]) from error
+    if value.version != VERSION:
+        raise RemoteProtocolError(
+            f"the peer speaks protocol version {value.version}, this side {VERSION}: run the same release on both sides",
+            machine="control", state="-", event=value,
+        )  # fmt: skip
+    return value
+
+
+def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket[bytes], int]:
+    """(ROUTER, its port) on loopback; OSError naming the port if it is taken."""
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    try:
+        if not port:
+            return socket, socket.bind_to_random_port("tcp://127.0.0.1")
+        socket.bind(f"tcp://127.0.0.1:{port}")
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        raise OSError(error.errno, f"port {port} cannot be bound: {error}; choose another with --port, or 0") from error
+    return socket, port
+
+
+def connect(context: zmq.Context[zmq.Socket[bytes]], port: int) -> zmq.Socket[bytes]:
+    """DEALER to a Decode rank of this host."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.connect(f"tcp://127.0.0.1:{port}")
+    return socket

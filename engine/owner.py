@@ -1,0 +1,118 @@
+"""The one thread that owns a session and its control socket.
+
+Rules: nobody else touches the session; other threads `post` a call, or `ask` and wait for its answer; the thread sleeps in one
+poll on the socket, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
+error in an asked one goes to the asker; a message that breaks the protocol is counted, logged and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import zmq
+
+from tidegate.protocol.errors import RemoteProtocolError
+
+__all__ = ["Owner"]
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Owner:
+    """Runs `on_frames` for each incoming multipart message and `on_tick` every `tick` seconds, both in its thread.
+
+    after: called once after each batch of calls and messages, to look at what has become possible.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        socket: zmq.Socket[bytes],
+        *,
+        on_frames: Callable[[list[bytes]], None],
+        on_tick: Callable[[], None],
+        after: Callable[[], None],
+        on_crash: Callable[[BaseException], None],
+        tick: float,
+    ) -> None:
+        self._socket, self._on_frames, self._on_tick, self._after = socket, on_frames, on_tick, after
+        self._on_crash, self._tick = on_crash, tick
+        self._calls: deque[Callable[[], Any]] = deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self.refused = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, call: Callable[[], Any]) -> None:
+        """Have `call` made soon, after everything posted before."""
+        self._calls.append(call)
+        os.eventfd_write(self._wake, 1)
+
+    def ask(self, call: Callable[[], T]) -> T:
+        """Make `call` in the owner's thread and return what it returns, or raise what it raises."""
+        answer: Future[T] = Future()
+
+        def make() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self.post(make)
+        return answer.result()
+
+    def stop(self) -> None:
+        """Carry out what is posted, then end the thread and close the socket."""
+        self.post(self._stop)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        due = time.monotonic() + self._tick
+        try:
+            while not self._stopping:
+                ready = dict(poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
+                if self._wake in ready:
+                    os.eventfd_read(self._wake)
+                while self._calls:
+                    self._calls.popleft()()
+                if self._socket in ready:
+                    self._receive()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._tick
+                    self._on_tick()
+                self._after()
+        except BaseException as error:
+            log.exception("the session's owner failed")
+            self._on_crash(error)
+        finally:
+            self._socket.close(linger=200)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._on_frames(frames)
+            except RemoteProtocolError as error:
+                self.refused += 1
+                log.warning("dropped a message: %s", error)

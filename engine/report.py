@@ -1,0 +1,96 @@
+"""What a run says at its end: equal or not, memory against the formula, bytes per path, hits, waits.
+
+Rule: every figure comes from the workers' own counters or from a comparison made here; nothing is estimated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from tidegate.engine.config import RunConfig
+from tidegate.engine.model import Model, reference_generate
+from tidegate.engine.pair import PairResult
+from tidegate.engine.worker_io import Line
+
+__all__ = ["Comparison", "compare", "tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One request against the run with everything resident."""
+
+    request: str
+    prompt_tokens: int
+    tokens: list[int]
+    tokens_equal: bool
+    logits_equal: bool
+    reason: str
+
+    @property
+    def equal(self) -> bool:
+        return self.tokens_equal and self.logits_equal
+
+
+def compare(config: RunConfig, result: PairResult) -> list[Comparison]:
+    """Run the same model with everything resident in this process, same chunks and dtype, and compare bit by bit."""
+    torch.set_num_threads(1)
+    model = Model.random(config.model_config(), config.seed)
+    out = []
+    for index, request in enumerate(config.requests):
+        line = result.results[index]
+        if not line.ok:
+            out.append(Comparison(request.id, len(request.prompt), [], False, False, line.text))
+            continue
+        tokens, logits = reference_generate(model, request.prompt, config.chunk, config.new_tokens)
+        out.append(_against(request.id, len(request.prompt), line, tokens, logits.float().numpy()))
+    return out
+
+
+def _against(name: str, prompt: int, line: Line, tokens: list[int], logits: np.ndarray) -> Comparison:
+    got = np.frombuffer(line.logits, np.float32).reshape(logits.shape)
+    same = got.tobytes() == np.ascontiguousarray(logits, np.float32).tobytes()
+    reason = "" if same else f"largest logit difference {float(np.abs(got - logits).max()):.3g}"
+    return Comparison(name, prompt, line.tokens, line.tokens == tokens, same, reason)
+
+
+def text_of(tokens: list[int]) -> str:
+    """Tokens below 256 are bytes; what is not printable is shown as an escape."""
+    return repr(bytes(t for t in tokens if t < 256))[2:-1]
+
+
+def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) -> list[Table]:
+    """The report as rich tables."""
+    answers = Table(title="Requests (random weights: the text means nothing, its equality does)")
+    for name in ("request", "prompt", "new tokens", "tokens equal", "logits bit-equal", "remark"):
+        answers.add_column(name)
+    for c in compared:
+        answers.add_row(c.request, str(c.prompt_tokens), text_of(c.tokens), str(c.tokens_equal), str(c.logits_equal), c.reason)
+    figures = Table(title="Figures", show_header=False)
+    for name, value in rows(config, result):
+        figures.add_row(name, value)
+    return [answers, figures]
+
+
+def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
+    p, d = result.stats["prefill"], result.stats["decode"]
+    layers, independent = config.plan().layers, config.independent_layers
+    buffers = independent + min(config.shared_buffers, layers - independent)
+    asked = d["hits"] + d["misses"]
+    return [
+        ("layer buffers", f"{int(p['slots'])} for {layers} layers; by the formula I + min(B, R) = {buffers}"),
+        ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / layers:.0%} of one buffer a layer"),
+        ("saved to the pool", f"{p['bytes_saved'] / 1e6:.2f} MB"),
+        ("loaded from the pool", f"{p['bytes_loaded'] / 1e6:.2f} MB"),
+        ("pulled to Decode, main KV", f"{d['bytes_pulled_main'] / 1e6:.2f} MB"),
+        ("pulled to Decode, indexer", f"{d['bytes_pulled_index'] / 1e6:.2f} MB"),
+        ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),
+        ("top-k rows copied to hot buffers", f"{d['bytes_missed'] / 1e6:.2f} MB"),
+        ("hot-buffer hit rate (of random weights)", f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
+        ("waits at gates", f"{int(p['gates'])}, {p['gate_wait_s']:.2f} s of {p['compute_s']:.2f} s of prefill"),
+        ("messages refused", f"{int(p['refused'] + d['refused'])}"),
+        ("wall time of both processes", f"{result.seconds:.1f} s"),
+    ]
