@@ -1,0 +1,78 @@
+"""Holds the addresses of a trace together: which bytes a step's rows are.
+
+Rules: a save and a read take exactly the bytes that the step's computation wrote; a load writes exactly the bytes of the chunk
+that it loads; the chunks of one layer lie apart, and so do the slots; adjacent ranges count as one.  Offsets are of 64 bits and
+TLC's numbers of 32, so this is Python's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.spec.trace_lines import Line, TraceRefused
+
+__all__ = ["check_ranges"]
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """(offset, length) sorted, empty ones dropped, adjacent ones joined."""
+    out: list[tuple[int, int]] = []
+    for offset, length in sorted(r for r in ranges if r[1]):
+        if out and out[-1][0] + out[-1][1] == offset:
+            out[-1] = (out[-1][0], out[-1][1] + length)
+        else:
+            out.append((offset, length))
+    return tuple(out)
+
+
+def overlap(ranges: list[tuple[int, int, str]]) -> tuple[str, str] | None:
+    """Owners of two ranges (offset, length, owner) that meet, of different owners."""
+    end, last = -1, ""
+    for offset, length, owner in sorted(ranges):
+        if offset < end and owner != last:
+            return last, owner
+        if offset + length > end:
+            end, last = offset + length, owner
+    return None
+
+
+def check_ranges(lines: list[Line]) -> None:
+    """Judge the begin lines of a merged trace. Raises TraceRefused."""
+    rows: dict[tuple[int, int, int], Ranges] = {}
+    where: dict[tuple[int, int, int], str] = {}
+    for line in lines:
+        p = line.physical
+        if p is None or p.ranges is None or line.kind == "attend_begin":
+            continue
+        if line.kind == "write_begin":
+            step = (p.run, p.chunk, p.layer)
+            rows[step], where[step] = joined((r[0], r[1]) for r in p.ranges), line.where
+            if not rows[step]:
+                raise TraceRefused(line.where, "a computation that writes no byte: its rows have no range")
+            continue
+        loads = line.kind == "load_begin"
+        step = (p.run, p.pool_chunk or 0, p.layer) if loads else (p.run, p.chunk, p.layer)
+        moved = joined((r[1] if loads else r[0], r[2]) for r in p.ranges)
+        if step in rows and moved != rows[step]:
+            verb = "writes" if loads else "reads"
+            raise TraceRefused(line.where, f"{line.kind.split('_')[0]} {verb} the bytes {list(moved)}, the rows of the step are "
+                               f"{list(rows[step])} (computed at {where[step]})")  # fmt: skip
+    _apart(lines, rows, where)
+
+
+def _apart(lines: list[Line], rows: dict[tuple[int, int, int], Ranges], where: dict[tuple[int, int, int], str]) -> None:
+    """Chunks of one layer of a run lie apart, and slots lie apart."""
+    slots: dict[int, set[tuple[int, int]]] = {}
+    layers: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
+    for line in lines:
+        if line.kind == "write_begin" and (p := line.physical):
+            slots.setdefault(p.slot, set()).update(rows[p.run, p.chunk, p.layer])
+    for step, ranges in rows.items():
+        layers.setdefault((step[0], step[2]), []).extend((*r, where[step]) for r in ranges)
+    for (run, layer), found in layers.items():
+        if met := overlap(found):
+            raise TraceRefused(met[1], f"run {run} layer {layer}: this chunk is computed over the rows of the one at {met[0]}")
+    if met := overlap([(*r, f"slot {slot}") for slot, found in slots.items() for r in found]):
+        raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")

@@ -1,0 +1,193 @@
+"""Two real sessions, driven in one thread, that leave the trace of a run behind: machine events by the engine's observer, physical
+lines as the data path writes them, about real bytes in real (small) slots."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+
+from tidegate.engine.recorder import Recorder, content_tag
+from tidegate.engine.tracing import labels, trace_begin, trace_end, trace_file, trace_footer, trace_header, trace_observer
+from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.effects import BeginLoad, BeginRead, BeginSave, Register, RunStarted, Send
+from tidegate.protocol.messages import Message, TransferId
+from tidegate.protocol.prefill import PrefillSession
+from tidegate.protocol.topology import SlotPlan
+
+ROW, CHUNK = 8, 4
+TO_PREFILL = ("START", "READ_DONE", "READ_FAILED", "ABORT")
+
+
+def nonce(name: str) -> int:
+    """A large number, the same in every run of the tests."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") + 1
+
+
+class Pair:
+    """One Prefill and one Decode rank.  `late`: physical work to carry out, (kind, transfer) -> call; FIFO."""
+
+    def __init__(self, folder, *, layers=3, shared=(1, 2), slots=1, lease=False, prefill=PrefillSession, decode=DecodeSession, rows=64):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.plan = folder, SlotPlan(layers=layers, shared=frozenset(shared), shared_slots=slots)
+        self.recorders = {role: Recorder(folder / trace_file(role, 0), f"{role}-0") for role in ("prefill", "decode")}
+        p, d = self.recorders["prefill"], self.recorders["decode"]
+        ids = {role: nonce(f"{role} life") for role in self.recorders}
+        trace_header(p, role="prefill", rank=0, incarnation=ids["prefill"], layers=layers, plan=self.plan, chunk_tokens=CHUNK,
+                     read_lease=lease)  # fmt: skip
+        trace_header(d, role="decode", rank=0, incarnation=ids["decode"], layers=layers)
+        self.prefill = prefill(plan=self.plan, chunk_tokens=CHUNK, incarnation=ids["prefill"], observer=trace_observer(p),
+                               new_run=lambda session: nonce(f"run {len(session.runs)}"))  # fmt: skip
+        self.decode = decode(layers=layers, incarnation=ids["decode"], observer=trace_observer(d))
+        self.stride = rows * ROW
+        self.memory = bytearray(self.stride * len(self.plan.slots))
+        self.pool: dict[tuple[int, int, int], bytes] = {}
+        self.net: deque[Message] = deque()
+        self.work: deque[tuple[str, TransferId, int, int]] = deque()  # copies under way: what, step, slot, epoch
+        self.where: dict[TransferId, tuple[int, int]] = {}
+        self.registering: list[int] = []
+        self.strays: list[TransferId] = []
+        self.bad: dict[tuple[str, int, int], str] = {}  # (what, chunk, layer) -> how it fails
+
+    # ---- memory ---------------------------------------------------------------------------------------------------
+
+    def range_of(self, chunk, slot):
+        return (slot * self.stride + (chunk - 1) * CHUNK * ROW, CHUNK * ROW)
+
+    def rows(self, chunk, slot):
+        offset, length = self.range_of(chunk, slot)
+        return memoryview(self.memory)[offset : offset + length]
+
+    def line(self, role, kind, step, slot, epoch, **fields):
+        self.recorders[role].record(kind, slot=slot, epoch=epoch, **labels(step), **fields)
+
+    # ---- effects and messages -------------------------------------------------------------------------------------
+
+    def do(self, effects):
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.net.append(effect.message)
+                case Register():
+                    self.registering.append(effect.attempt)
+                case BeginLoad():
+                    self.where[effect.transfer] = (effect.slot, effect.epoch)
+                    self.work.append(("load", effect.transfer, effect.slot, effect.epoch))
+                case BeginSave():
+                    self.work.append(("save", effect.transfer, effect.slot, effect.epoch))
+                case BeginRead():
+                    self.work.append(("read", effect.ready.transfer, effect.ready.slot, effect.ready.epoch))
+                case RunStarted():
+                    pass
+
+    def deliver(self, message):
+        side = self.prefill if message.__struct_config__.tag in TO_PREFILL else self.decode
+        self.do(side.receive(message))
+
+    def admit(self, name, tokens, request="request"):
+        self.do(self.decode.admit(nonce(name), request=request, tokens=tokens))
+        return nonce(name)
+
+    # ---- physical work --------------------------------------------------------------------------------------------
+
+    def begin(self, what, step, slot, epoch):
+        offset, length = self.range_of(step.chunk, slot)
+        if what == "save":
+            self.line("prefill", "save_begin", step, slot, epoch, pool_chunk=step.chunk, tag=content_tag(self.rows(step.chunk, slot)),
+                      ranges=[(offset, 0, length)])  # fmt: skip
+        elif what == "read":
+            self.line("decode", "read_begin", step, slot, epoch, tag=content_tag(self.rows(step.chunk, slot)), ranges=[(offset, 0, length)])
+
+    def end(self, what, step, slot, epoch):
+        how = self.bad.get((what, step.chunk, step.layer), "ok")
+        if what == "load":
+            for chunk in range(1, step.chunk):
+                offset, length = self.range_of(chunk, slot)
+                self.line("prefill", "load_begin", step, slot, epoch, pool_chunk=chunk, ranges=[(0, offset, length)])
+                self.rows(chunk, slot)[:] = self.pool.get((step.run, chunk, step.layer), bytes(length))
+                landed = {"landed": content_tag(self.rows(chunk, slot))} if how == "ok" else {}
+                self.line("prefill", "load_end", step, slot, epoch, pool_chunk=chunk, ok=how == "ok", **landed)
+            self.do(self.prefill.load_end(step, how == "ok"))
+            return
+        rows = self.rows(step.chunk, slot)
+        tag = content_tag(rows)
+        if what == "save":
+            self.pool[step.run, step.chunk, step.layer] = bytes(rows)
+            self.line("prefill", "save_end", step, slot, epoch, pool_chunk=step.chunk, ok=how == "ok", tag=tag)
+            self.do(self.prefill.save_end(step, how == "ok"))
+        elif how == "unknown":
+            self.strays.append(step)
+            self.do(self.decode.read_end(step, "unknown"))
+        else:
+            landed = {"landed": tag} if how == "ok" else {}
+            self.line("decode", "read_end", step, slot, epoch, ok=how == "ok", tag=tag, **landed)
+            self.do(self.decode.read_end(step, how))
+
+    def land(self, step):
+        slot, epoch = self.plan.slot_of(step.layer), self.decode.readies[step].epoch
+        self.line("decode", "read_end", step, slot, epoch, ok=False, tag=content_tag(self.rows(step.chunk, slot)))
+        self.do(self.decode.landed(step))
+
+    def step(self, run, *, compute=True):
+        """The worker's next move for `run`: claim, or compute and write and attend.  False: nothing to do now."""
+        if self.prefill.can_claim(run):
+            self.do(self.prefill.claim(run))
+            return True
+        if not self.prefill.can_write(run):
+            if self.prefill.can_miss(run):
+                self.do(self.prefill.miss(run))
+                return True
+            return False
+        step = self.prefill.step_of(run)
+        slot = self.plan.slot_of(step.layer)
+        epoch = self.prefill.slots[slot].epoch
+        p = self.recorders["prefill"]
+        if compute:
+            trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot)])
+            self.rows(step.chunk, slot)[:] = hashlib.blake2b(f"{step}".encode(), digest_size=CHUNK * ROW).digest()
+            trace_end(p, "write", step, slot, epoch, [self.rows(step.chunk, slot)])
+        self.do(self.prefill.write(run))
+        trace_begin(p, "attend", step, slot, epoch)
+        trace_end(p, "attend", step, slot, epoch, [self.rows(step.chunk, slot)])
+        self.do(self.prefill.layer_done(step))
+        return True
+
+    def settle(self, limit=100_000):
+        """Everything that can happen happens, first come, first served, until nothing is left."""
+        for _ in range(limit):
+            if self.registering:
+                self.do(self.decode.registered(self.registering.pop(0)))
+            elif self.work:
+                work = self.work.popleft()
+                self.begin(*work)
+                self.end(*work)
+            elif self.net:
+                self.deliver(self.net.popleft())
+            elif not any(self.step(run) for run in list(self.prefill.runs)):
+                if self.strays:
+                    self.land(self.strays.pop(0))
+                elif not self.serve():
+                    return self
+        raise AssertionError("it does not come to rest")
+
+    def serve(self):
+        for attempt in self.decode.attempts:
+            if self.decode.can_schedule(attempt):
+                self.do(self.decode.schedule(attempt))
+                self.do(self.decode.finish(attempt))
+                return True
+        return False
+
+    def close(self):
+        for recorder in self.recorders.values():
+            trace_footer(recorder)
+            recorder.close()
+        return self.folder
+
+
+def good(folder, **options):
+    """Two attempts of two chunks, three layers over one shared slot and one of their own."""
+    pair = Pair(folder, **options)
+    pair.admit("a", 2 * CHUNK)
+    pair.admit("b", 2 * CHUNK)
+    pair.settle()
+    return pair.close()

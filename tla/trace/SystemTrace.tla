@@ -1,0 +1,106 @@
+----------------------------- MODULE SystemTrace ------------------------------
+(***************************************************************************)
+(* Is a recorded run a behaviour of System?  Log (module TraceData, written *)
+(* from the run's files, merged) is its lines, at the next one.  Each line  *)
+(* takes the one step that it names, with its arguments, so a run costs no *)
+(* search: one state for each line, and VIEW at tells them apart.           *)
+(*                                                                         *)
+(* A run fits if at passes the last line.  Where it does not, the line, the *)
+(* rules that do not hold, the state that they speak of and the steps that *)
+(* were enabled are printed.  Judge does the same for a safety property of *)
+(* System that the line broke.                                             *)
+(***************************************************************************)
+EXTENDS TraceRules, TLC, TraceData
+
+VARIABLE at
+
+TraceChunks(a) == ChunkCounts[a]
+
+TraceInit == /\ Init
+             /\ seen = [t \in Transfers |-> Unseen]
+             /\ under = {}
+             /\ loaded = {}
+             /\ at = 1
+
+\* A timer sends again whether or not an earlier copy is still in flight; if it is, nothing changes.
+Again(action, message, op, t) ==
+    \/ action
+    \/ message \in net /\ ev' = [op |-> op, transfer |-> t] /\ UNCHANGED <<sides, net, used, truth, history>>
+
+\* The step that a machine event names.
+Told(line) ==
+    CASE line.op = "Admit"        -> Admit(line.attempt, line.attempt)
+      [] line.op = "Registered"   -> Registered(line.attempt)
+      [] line.op = "Schedule"     -> Schedule(line.attempt)
+      [] line.op = "Finish"       -> Finish(line.attempt)
+      [] line.op = "Abort"        -> Abort(line.attempt)
+      [] line.op = "ReadEnd"      -> ReadEnd(line.transfer, line.attempt, line.how)
+      [] line.op = "Landed"       -> Landed(line.transfer, line.attempt)
+      [] line.op = "ResendReport" -> Again(ResendReport(line.transfer),
+                                           Report(RD!Report(reads[line.transfer]), line.transfer), line.op, line.transfer)
+      [] line.op = "Claim"        -> Claim(line.run)
+      [] line.op = "Write"        -> Write(line.run)
+      [] line.op = "Miss"         -> Miss(line.run)
+      [] line.op = "LayerDone"    -> LayerDone(line.transfer)
+      [] line.op = "SaveEnd"      -> SaveEnd(line.transfer, line.ok)
+      [] line.op = "LoadEnd"      -> LoadEnd(line.transfer, line.ok)
+      [] line.op = "Evict"        -> Evict(line.object)
+      [] line.op = "Revoke"       -> Revoke(line.transfer)
+      [] line.op = "ResendReady"  -> Again(ResendReady(line.transfer),
+                                           READY(line.transfer, runs[line.transfer[1]].attempt), line.op, line.transfer)
+      [] line.op = "Deliver"      -> Deliver(line.message, line.keep)
+      [] line.op = "Rest"         -> UNCHANGED vars
+
+\* What a line is about, for the explanation.
+AboutTransfer(t) ==
+    LET r == t[1]  i == SlotOf(t[3]) IN
+    [run |-> runs[r], slot |-> slots[i], transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
+     seen |-> seen[t], open |-> {x \in under : x.slot = i}, io |-> {x \in io : x.transfer = t}]
+AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
+About(line) ==
+    CASE line.op \in {"Claim", "Write", "Miss"} ->
+             IF PR!CanAct(runs[line.run]) THEN AboutTransfer(StepOf(line.run)) ELSE [run |-> runs[line.run]]
+      [] line.op = "Deliver" ->
+             (IF "transfer" \in DOMAIN line.message THEN AboutTransfer(line.message.transfer) ELSE [op |-> line.message.op]) @@
+             (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
+             [net |-> {m \in net : m.op = line.message.op}]
+      [] line.op = "Evict" -> [object |-> pool[line.object]]
+      [] line.op = "Rest" -> [open |-> under, io |-> io, attempts |-> [a \in Attempts |-> attempts[a].phase],
+                              held |-> {t \in Transfers : transfers[t].phase = "held"}, net |-> net]
+      [] "attempt" \in DOMAIN line /\ "transfer" \notin DOMAIN line -> AboutAttempt(line.attempt)
+      [] OTHER -> AboutTransfer(line.transfer)
+
+False(line) == LET needs == Needs(line) IN {needs[i][1] : i \in {k \in 1..Len(needs) : ~needs[k][2]}}
+Fits(line) == LET needs == Needs(line) IN \A i \in 1..Len(needs) : needs[i][2]
+
+Explain(line) ==
+    /\ PrintT(<<"REFUSED", ToString(<<at, False(line), About(line)>>)>>)
+    /\ Next
+    /\ PrintT(<<"ENABLED", ToString(ev')>>)
+    /\ FALSE
+    /\ UNCHANGED <<seen, under, loaded, at>>
+
+Forget(line) == IF line.op = "LoadEnd" THEN loaded' = {x \in loaded : x[1] # line.transfer} ELSE UNCHANGED loaded
+
+TraceNext ==
+    /\ at <= Len(Log)
+    /\ LET line == Log[at] IN
+       IF ~Fits(line) THEN Explain(line)
+       ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
+                                       ELSE Told(line) /\ Forget(line) /\ UNCHANGED <<seen, under>>
+            /\ at' = at + 1
+
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, seen, under, loaded, at>>
+
+\* The safety of System, by name, after each machine event.
+Safety == <<<<"ReuseSafe", ReuseSafe>>, <<"GateBeforePublish", GateBeforePublish>>, <<"LoadBeforeCompute", LoadBeforeCompute>>,
+            <<"PublishAfterComplete", PublishAfterComplete>>, <<"AckIdentity", AckIdentity>>,
+            <<"DestinationLifetime", DestinationLifetime>>, <<"ScheduleSafe", ScheduleSafe>>, <<"FailClosed", FailClosed>>,
+            <<"OneVerdict", OneVerdict>>, <<"BlastRadius", BlastRadius>>, <<"NoLeak", NoLeak>>>>
+Broken == {Safety[i][1] : i \in {k \in 1..Len(Safety) : ~Safety[k][2]}}
+Judge == IF at = 1 \/ Log[at - 1].op = "physical" THEN TRUE
+         ELSE IF Broken = {} THEN TRUE
+         ELSE PrintT(<<"BROKEN", ToString(<<at - 1, Broken, About(Log[at - 1])>>)>>) /\ FALSE
+\* (A variable may not be called l, nor open: System has definitions and parameters of these names, and TLC confuses them.)
+TraceView == at
+===============================================================================
