@@ -618,4 +618,36 @@ Fair == /\ \A r \in Runs : WF_vars(Claim(r)) /\ WF_vars(Write(r)) /\ WF_vars(Mis
         /\ \A a \in Attempts : WF_vars(Registered(a)) /\ WF_vars(Schedule(a)) /\ WF_vars(Finish(a))
         /\ \A m \in Messages : WF_vars(Deliver(m, FALSE))
 FairSpec == Spec /\ Fair
+\* Decode's deadline: whoever may be aborted is, some day, unless it is complete by then.
+DeadlineSpec == FairSpec /\ \A a \in Attempts : WF_vars(Abort(a))
+\* Only Prefill is alive, and its leases run out: nothing is expected of Decode or the network.
+LeaseSpec == /\ Spec
+             /\ \A r \in Runs : WF_vars(Claim(r)) /\ WF_vars(Write(r)) /\ WF_vars(Miss(r))
+             /\ \A t \in Transfers : WF_vars(LayerDone(t)) /\ WF_vars(SaveEnd(t, TRUE)) /\ WF_vars(LoadEnd(t, TRUE))
+             /\ \A t \in Transfers : WF_vars(Revoke(t))
+
+\* L1: every run gets its verdict, every gate opens again, every attempt ends.
+EveryRunEnds == \A r \in Runs : runs[r].phase \in {"running", "computed"} ~> runs[r].phase \in {"done", "failed"}
+EveryGateOpens == \A i \in Slots : slots[i].phase # "free" ~> slots[i].phase = "free"
+EveryAttemptEnds == \A a \in Attempts : attempts[a].phase # "idle" ~> attempts[a].phase \in {"failed", "released"}
+\* L2: whatever happened, the blocks come back.
+BlocksReturn == \A a \in Attempts : dests[a].phase \in {"draining", "poisoned"} ~> dests[a].phase = "reclaimed"
+
+-------------------------------------------------------------------------------
+(* Witnesses: each is false in some behaviour, and a configuration shows    *)
+(* which, so that we know that the interesting situations do occur.         *)
+
+\* With read_lease a revoked buffer is overwritten while Decode still reads it; only COMMITTED keeps that harmless.
+NeverTornByRevoke == \A x \in io : (x.op = "read" /\ x.right) =>
+                        Holds(mem[SlotOf(x.transfer[3])], x.transfer[1], x.transfer[2], x.transfer[3])
+\* A copy of unknown fate outlives its attempt.
+NeverStrayAfterFailure == \A x \in io : x.op = "stray" => attempts[x.attempt].phase # "failed" \/ dests[x.attempt].phase # "draining"
+\* A second run of an attempt is refused while the first one succeeds.
+NeverRivalRefused == \A r, q \in Runs : ~(r # q /\ runs[r].phase = "failed" /\ runs[q].phase = "done" /\ runs[r].attempt = runs[q].attempt)
+\* A run fails because what it needs was evicted, or its save failed.
+NeverMiss == \A r \in Runs : ~(runs[r].phase = "failed" /\ \E c \in Chunks : PO!Missing(pool[<<r, c>>]) /\ runs[r].chunk > c)
+\* An answer is lost, and the report is answered again.
+NeverAnsweredTwice == \A t \in Transfers : ~(used["loss"] = 1 /\ reads[t].phase = "committed" /\ net = {})
+\* Two attempts use the same blocks one after the other, both with success.
+NeverReusedBlocks == \A a, b \in Attempts : ~(a # b /\ attempts[a].phase = "released" /\ attempts[b].phase = "scheduled")
 ===============================================================================

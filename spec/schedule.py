@@ -1,0 +1,93 @@
+"""A counterexample of TLC as a schedule for the real sessions.
+
+Rules: the labels are those that the model says (`ev`); each is applied to a World whether or not the sessions offer it, so a
+session that refuses one says so; afterwards the World is driven on without faults, fairly, until it rests or `PATIENCE` steps
+have passed, for a hang shows only by never ending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tidegate.protocol.errors import ProtocolError
+from tidegate.spec.bounds import Bounds
+from tidegate.spec.rest import at_rest, waiting
+from tidegate.spec.tlc_output import Result
+from tidegate.spec.values import Value
+from tidegate.spec.world import ARGUMENTS, MESSAGES, Label, World
+
+__all__ = ["PATIENCE", "Replay", "drain", "label_of", "labels_of", "replay"]
+
+PATIENCE = 400
+
+
+@dataclass
+class Replay:
+    """wrong: what the oracle found, in words; refused_at: the first step, from 1, that was not offered, or 0."""
+
+    wrong: list[str] = field(default_factory=list)
+    refused_at: int = 0
+    refusal: str = ""
+
+
+def labels_of(result: Result) -> list[Label]:
+    """The labels of a counterexample, without its initial state."""
+    return [label_of(state.variables["ev"]) for state in result.trace[1:] if "ev" in state.variables]
+
+
+def label_of(value: Value) -> Label:
+    """The record `ev` -> label: inverse of `abstract.label_value`."""
+    fields = dict(value[1])
+    op = fields["op"]
+    return (op, *(_message(fields[n]) if n == "message" else _plain(fields[n]) for n in ARGUMENTS[op]))
+
+
+def _message(value: Value) -> Label:
+    fields = dict(value[1])
+    return (fields["op"], *(_plain(fields[n]) for n in MESSAGES[fields["op"]]))
+
+
+def _plain(value: Value) -> object:
+    if isinstance(value, tuple) and value[0] == "bool":
+        return value[1]
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for _, v in sorted(value[1]))
+    return value
+
+
+def replay(bounds: Bounds, labels: Sequence[Label]) -> Replay:
+    """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong."""
+    world, out = World(bounds), Replay()
+    for number, label in enumerate(labels, 1):
+        if label not in world.moves() and not out.refused_at:
+            out.refused_at, out.refusal = number, f"{label[0]}{label[1:]} is not offered"
+        try:
+            world.apply(label)
+        except (ProtocolError, KeyError) as error:
+            out.refused_at, out.refusal = number, str(error).splitlines()[0]
+            break
+        out.wrong = world.violations()
+        if out.wrong:
+            return out
+    out.wrong = drain(world)
+    return out
+
+
+def drain(world: World) -> list[str]:
+    """Drive on without faults until rest; what is wrong then, or who still waits."""
+    world.limits = dict.fromkeys(world.limits, 0)
+    for turn in range(1, PATIENCE + 1):
+        if at_rest(world):
+            return world.violations()
+        moves = [m for m in world.moves() if m[0] != "Admit"]
+        fresh = [m for m in moves if not m[0].startswith("Resend")] or moves
+        if not fresh:
+            break
+        try:
+            world.apply(fresh[turn % len(fresh)])
+        except ProtocolError as error:
+            return [f"the session contradicts itself: {str(error).splitlines()[0]}"]
+        if wrong := world.violations():
+            return wrong
+    return [f"hang: {what}" for what in waiting(world)] or ["hang: nothing more can happen"]

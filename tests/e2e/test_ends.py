@@ -1,0 +1,125 @@
+"""However a run ends, nothing is left: no process, no file; and the user is told what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from pair_tools import TEXT, config, slow
+
+from tidegate.engine.pair import PairError, run_pair
+
+TIDEGATE = [sys.executable, "-c", "from tidegate.engine.cli import main; main()"]
+
+
+def leftovers() -> set[str]:
+    return {p.name for p in Path(tempfile.gettempdir()).glob("tidegate-pool-*")}
+
+
+def workers() -> list[str]:
+    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
+    return [line for line in found if "tidegate.engine." in line and "_worker" in line]
+
+
+def gone() -> bool:
+    """The workers end by themselves soon after their parent."""
+    end = time.monotonic() + 10
+    while workers() and time.monotonic() < end:
+        os.sched_yield()
+    return not workers()
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_killed_worker_is_named_and_the_other_ended(role: str) -> None:
+    before = leftovers()
+    c = config(decode_faults=(slow("read", 0.2),))
+    with pytest.raises(PairError, match=rf"the {role} worker died with exit code -9"):
+        run_pair(c, on_started=lambda pids: os.kill(pids[role], signal.SIGKILL), timeout=30)
+    assert gone()
+    assert leftovers() == before
+
+
+def start_run(tmp_path: Path) -> subprocess.Popen[str]:
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_bytes(TEXT * 10)
+    process = subprocess.Popen([*TIDEGATE, "run", "--prompt-file", str(prompt), "--chunk", "64"], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+    end = time.monotonic() + 30
+    while len(workers()) < 2 and time.monotonic() < end:
+        os.sched_yield()
+    return process
+
+
+def test_ctrl_c_ends_all(tmp_path: Path) -> None:
+    before = leftovers()
+    process = start_run(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert gone()
+    assert leftovers() == before
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    process = start_run(tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    assert gone()
+
+
+BAD = {
+    "chunk is 0": ["--chunk", "0"],
+    "hot buffer is 3 rows": ["--hot-buffer", "3"],
+    "shared buffers is 0": ["--shared-buffers", "0"],
+    "independent layers is 9": ["--independent-layers", "9"],
+    "prompts is 0": ["--prompts", "0"],
+    "new tokens is 0": ["--new-tokens", "0"],
+    "dtype is 'float8'": ["--dtype", "float8"],
+    "port is 70000": ["--port", "70000"],
+    "prompt file /nowhere": ["--prompt-file", "/nowhere"],
+    "trace folder /proc/x": ["--trace", "/proc/x"],
+    "read lease is -1": ["--read-lease", "-1"],
+}
+
+
+EACH = """
+import sys
+from typer.testing import CliRunner
+from tidegate.engine.cli import app
+for args in eval(sys.stdin.read()):
+    r = CliRunner().invoke(app, ["run", *args])
+    print(r.exit_code, r.output.strip().replace(chr(10), "|"))
+"""
+
+
+def test_bad_values_are_one_line_that_names_value_rule_and_way_out(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    cases = BAD | {"is empty": ["--prompt-file", str(empty)]}
+    done = subprocess.run([sys.executable, "-c", EACH], input=repr(list(cases.values())), capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(cases), done.stderr
+    for expected, line in zip(cases, lines, strict=True):
+        assert line.startswith("2 tidegate run: "), line
+        assert expected in line
+        assert "Traceback" not in line
+        assert "|" not in line, line
+
+
+def test_a_port_in_use_is_named() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PairError, match=f"port {port} cannot be bound"):
+            run_pair(config(port=port), timeout=30)
+    assert gone()
