@@ -104,7 +104,7 @@ def _column(name: str, values: Sequence[int] | Offsets) -> Offsets:
 def copy_ranges(
     dst: Any, src: Any, dst_off: Sequence[int] | Offsets, src_off: Sequence[int] | Offsets, length: Sequence[int] | Offsets
 ) -> int:
-    """Copy `length[i]` bytes from `src[src_off[i]:]` to `dst[dst_off[i]:]` for each i; the number of copies made after coalescing.
+    """Copy `length[i]` bytes from `src[src_off[i]:]` to `dst[dst_off[i]:]` for each i; the number of copies, after coalescing.
 
     dst and src: host buffers that share no memory.  Raises ValueError, with nothing copied, for a range that leaves either.
     """
@@ -122,7 +122,7 @@ def copy_ranges(
 
 
 def copy_runs(dst: Bytes, src: Bytes, d: Offsets, s: Offsets, n: Offsets) -> int:
-    """The fallback for checked ranges: same bytes and run count as the native library (numpy holds the GIL only between runs)."""
+    """The fallback for checked ranges: same bytes and run count as the native library."""
     if len(n) == 0:
         return 0
     breaks = (d[1:] != d[:-1] + n[:-1]) | (s[1:] != s[:-1] + n[:-1])

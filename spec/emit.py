@@ -17,8 +17,9 @@ from tidegate.spec import types as ty
 from tidegate.spec.errors import Refused
 from tidegate.spec.infer import Inference
 from tidegate.spec.names import Names
+from tidegate.spec.python_code import IF, NOT, OR, Env, is_other
 from tidegate.spec.sany import Def, Module, Node
-from tidegate.spec.translate import IF, NOT, OR, Code, Env, Translator, is_other
+from tidegate.spec.translate import Translator
 from tidegate.spec.types import ANY, NEVER, T
 
 WIDTH = 110  # of a return statement that is not broken into lines
@@ -217,6 +218,3 @@ def docstring(text: str, indent: str) -> list[str]:
 def python_source(module: Module, place: str) -> str:
     """Translate a loaded module. Raises Refused at the first construct outside the subset."""
     return Emitter(module).module_text(place)
-
-
-__all__ = ["Code", "Emitter", "needed_constants", "python_source", "snake"]

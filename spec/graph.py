@@ -69,7 +69,10 @@ def read_dot(path: Path, state: str = "s", event: str = "ev") -> nx.MultiDiGraph
 
 
 def tlc_graph(module: Path, config: Path, folders: Sequence[Path] | None = None) -> nx.MultiDiGraph:
-    """Run TLC on a graph module and read what it reached. folders: where it finds modules, those of tla if absent. Raises SpecError where a property fails or TLC cannot judge."""
+    """Run TLC on a graph module and read what it reached. folders: where it finds modules, those of tla if absent.
+
+    Raises SpecError where a property fails or TLC cannot judge.
+    """
     with tempfile.TemporaryDirectory(prefix="tidegate-graph-") as folder:
         dump = Path(folder) / "graph.dot"
         result = tlc.run_tlc(module, config, library=library() if folders is None else folders, dump=dump, jvm=tlc.LIGHT)

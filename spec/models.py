@@ -5,8 +5,8 @@ if it reaches another number of states than the manifest says; two TLCs run at a
 after one that differs.
 
 A manifest is a list of tables of any name (`[[model]]`), each with: name; module (a file name in one of the folders of tla,
-or a path below tla) and cfg (below tla/models); expect = "pass" (default), "deadlock" or {violates = "Property"}; and, optionally,
-distinct (states), workers (1), quick (false), deadlock (false: do not look for deadlocks), options (TLC's own).
+or a path below tla) and cfg (below tla/models); expect = "pass" (default), "deadlock" or {violates = "Property"}; and,
+optionally, distinct (states), workers (1), quick (false), deadlock (false: do not look for deadlocks), options (TLC's own).
 """
 
 from __future__ import annotations

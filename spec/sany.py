@@ -47,7 +47,8 @@ class Bound:
 class Node:
     """kind: app (an operator applied), num, str, at, let, other (tag in op).
 
-    For app: op is the resolved name; decl is builtin, user, param or const (a constant or a variable); home the module that defines a user operator;
+    For app: op is the resolved name; decl is builtin, user, param or const (a constant or a variable); home the module
+    that defines a user operator;
     uid tells definitions of one name apart within one export, nothing more.
     """
 

@@ -4,8 +4,10 @@ import pytest
 from conformance.corpus_tools import CORPUS, load_corpus, python_values, tlc_values, values_of
 
 from tidegate.protocol import _runtime
-from tidegate.spec import translate
-from tidegate.spec.translate import Code, Translator
+from tidegate.spec import python_code, translate
+from tidegate.spec.python_code import IF, OR, Code
+from tidegate.spec.sany import Node
+from tidegate.spec.translate import Translator
 from tidegate.spec.values import show
 
 
@@ -41,12 +43,12 @@ def test_every_definition_was_evaluated_by_tlc(modules, expected):
 
 
 def without_last(self, n, env):
-    return Translator.logic(self, translate.Node(**{**vars(n), "args": n.args[:-1] or n.args}), env)
+    return Translator.logic(self, Node(**{**vars(n), "args": n.args[:-1] or n.args}), env)
 
 
 def swapped_condition(self, n, env):
     test, yes, no = (self.ex(a, env) for a in n.args)
-    return Code(f"{no.at(translate.OR)} if {test.at(translate.OR)} else {yes.at(translate.IF)}", translate.IF)
+    return Code(f"{no.at(OR)} if {test.at(OR)} else {yes.at(IF)}", IF)
 
 
 def at_is_base(self, old, t, path, value, env, _update=Translator.update):
@@ -57,7 +59,7 @@ def at_is_base(self, old, t, path, value, env, _update=Translator.update):
 def changes_apart(self, n, env, _excepted=Translator.excepted):
     """Of two changes of one place, the second does not see the first."""
     last = {str([(a.kind, a.value, a.op) for a in p.args[0].args]): p for p in n.args[1:]}
-    return _excepted(self, translate.Node(**{**vars(n), "args": [n.args[0], *last.values()]}), env)
+    return _excepted(self, Node(**{**vars(n), "args": [n.args[0], *last.values()]}), env)
 
 
 def eager_let(self, n, env):
@@ -71,12 +73,12 @@ def put_new_key(self, key, value):
 
 
 BUGS = {
-    "all becomes any": lambda m: m.setitem(translate.QUANTIFIERS, "$BoundedForall", "any"),
-    "any becomes all": lambda m: m.setitem(translate.QUANTIFIERS, "$BoundedExists", "all"),
+    "all becomes any": lambda m: m.setitem(python_code.QUANTIFIERS, "$BoundedForall", "any"),
+    "any becomes all": lambda m: m.setitem(python_code.QUANTIFIERS, "$BoundedExists", "all"),
     "division truncates": lambda m: m.setattr(_runtime, "quotient", lambda a, b: int(a / b)),
     "remainder has the sign of the dividend": lambda m: m.setattr(_runtime, "modulo", lambda a, b: a - b * int(a / b)),
     "the last conjunct is dropped": lambda m: m.setitem(translate.METHODS, "$ConjList", without_last),
-    "a disjunction is a conjunction": lambda m: m.setitem(translate.BINARY, "\\lor", ("and", 3, 3, 3)),
+    "a disjunction is a conjunction": lambda m: m.setitem(python_code.BINARY, "\\lor", ("and", 3, 3, 3)),
     "implication is reversed": lambda m: m.setitem(
         translate.METHODS,
         "=>",
@@ -88,16 +90,16 @@ BUGS = {
     "EXCEPT adds a new key": lambda m: m.setattr(_runtime.Map, "put", put_new_key),
     "LET is evaluated early": lambda m: m.setattr(Translator, "total", eager_let),
     "an interval lacks its end": lambda m: m.setattr(_runtime, "interval", lambda a, b: frozenset(range(a, b))),
-    "set difference is symmetric": lambda m: m.setitem(translate.BINARY, "\\", ("^", 6, 6, 7)),
-    "strict order is not": lambda m: m.setitem(translate.BINARY, "<", ("<=", 5, 6, 6)),
-    "subtraction nests to the right": lambda m: m.setitem(translate.BINARY, "-", ("-", 8, 9, 8)),
+    "set difference is symmetric": lambda m: m.setitem(python_code.BINARY, "\\", ("^", 6, 6, 7)),
+    "strict order is not": lambda m: m.setitem(python_code.BINARY, "<", ("<=", 5, 6, 6)),
+    "subtraction nests to the right": lambda m: m.setitem(python_code.BINARY, "-", ("-", 8, 9, 8)),
     "@@ prefers the second function": lambda m: m.setattr(_runtime.Map, "over", lambda f, g: _runtime.Map({**f, **g})),
     "SUBSET leaves out the empty set": lambda m: m.setattr(
         _runtime.Powerset, "__iter__", lambda self: iter([frozenset([x]) for x in self.base])
     ),
     "a sequence counts from 0": lambda m: m.setattr(_runtime, "apply", lambda f, x: f[x]),
     "a sequence is not a function": lambda m: m.setattr(_runtime.Map, "__eq__", dict.__eq__),
-    "a membership is negated": lambda m: m.setitem(translate.BINARY, "\\notin", ("in", 5, 6, 6)),
+    "a membership is negated": lambda m: m.setitem(python_code.BINARY, "\\notin", ("in", 5, 6, 6)),
 }
 
 

@@ -98,7 +98,7 @@ def test_what_tlc_cannot_judge_is_an_error_with_its_words(folder):
 def test_a_jar_of_another_sum_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("TLA2TOOLS_JAR", raising=False)
     monkeypatch.setattr(tlc, "JAR_SHA256", "0" * 64)
-    with pytest.raises(ToolMissing, match="has sha256 58c6df9a.*not 0000"):
+    with pytest.raises(ToolMissing, match=r"has sha256 58c6df9a.*not 0000"):
         tlc.find_jar.__wrapped__()
 
 
