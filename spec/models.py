@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tidegate.spec import tlc
@@ -194,7 +194,8 @@ def _judge_all(models: list[Model], console: Console) -> list[Outcome]:
 
 def summary(outcomes: Sequence[Outcome]) -> Table:
     """The table of results."""
-    table = Table("configuration", "states", "generated", "seconds", "verdict", "", title=None)
+    names = [Column("configuration", overflow="fold"), Column("verdict", overflow="fold")]  # names are worth a second line
+    table = Table(names[0], "states", "generated", "seconds", names[1], "")
     for o in outcomes:
         counts = (f"{o.result.distinct:,}", f"{o.result.generated:,}") if o.result else ("", "")
         mark = Text(f"differs: {o.wrong.splitlines()[0]}", "bold red") if o.wrong else Text("as promised", "green")
