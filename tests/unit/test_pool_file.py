@@ -56,6 +56,14 @@ class Rig:
 
 
 @pytest.fixture
+def hold():
+    """What a copy waits for; set in any case at the end, so that a failed test does not leave a thread behind."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
 def rig(tmp_path):
     rig = Rig(tmp_path / "pool")
     yield rig
@@ -83,8 +91,7 @@ def test_a_miss_is_an_answer(rig):
     rig.pool.remove(Key("other", 0))
 
 
-def test_an_object_is_not_finished_before_every_layer_is_saved(tmp_path):
-    hold = threading.Event()
+def test_an_object_is_not_finished_before_every_layer_is_saved(tmp_path, hold):
     rig = Rig(tmp_path / "pool", faults=lambda kind, work: Fault(hold=hold))
     rig.pool.allocate(KEY, SIZES)
     with pytest.raises(PoolError, match=r"layers \[0, 1\] are not saved"):
@@ -225,8 +232,7 @@ def test_wrong_sizes_and_names_are_refused(rig, call, message):
     assert rig.saved(0, rows(0)).ok  # nothing was spoilt by it
 
 
-def test_a_removed_object_lets_its_copy_end(tmp_path):
-    hold = threading.Event()
+def test_a_removed_object_lets_its_copy_end(tmp_path, hold):
     rig = Rig(tmp_path / "pool", faults=lambda kind, work: Fault(hold=hold))
     rig.pool.allocate(KEY, SIZES)
     before = len(os.listdir("/proc/self/fd"))
@@ -240,8 +246,23 @@ def test_a_removed_object_lets_its_copy_end(tmp_path):
     rig.pool.close()
 
 
-def test_copies_run_in_the_order_of_submission(tmp_path):
-    order, hold = [], threading.Event()
+def test_a_failure_that_has_not_stopped_keeps_its_file_open(tmp_path, hold):
+    rig = Rig(tmp_path / "pool", faults=lambda kind, work: Fault("unknown", hold=hold))
+    rig.pool.allocate(KEY, SIZES)
+    before = len(os.listdir("/proc/self/fd"))
+    rig.save(0, rows(0))
+    assert not rig.outcomes.get(timeout=10).stopped
+    rig.pool.remove(KEY)
+    assert len(os.listdir("/proc/self/fd")) == before  # its number must not become another object's while a write is due
+    hold.set()
+    last = rig.outcomes.get(timeout=10)
+    assert (last.stopped, last.bytes) == (True, 96)
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    rig.pool.close()
+
+
+def test_copies_run_in_the_order_of_submission(tmp_path, hold):
+    order = []
     rig = Rig(tmp_path / "pool", faults=lambda kind, work: Fault(hold=hold) if not order.append(work.epoch) else None)
     rig.pool.allocate(KEY, [8] * 20)
     for layer in range(20):

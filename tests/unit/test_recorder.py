@@ -1,6 +1,7 @@
 """The recorder: one gapless order however many threads write, and a reader that sees damage."""
 
 import json
+import sys
 import threading
 
 import numpy as np
@@ -10,11 +11,19 @@ import torch
 from tidegate.engine.recorder import NULL, Recorder, content_tag, read_lines
 
 
-def test_lines_of_many_threads_are_one_gapless_order(tmp_path):
+@pytest.fixture
+def switch_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_lines_of_many_threads_are_one_gapless_order(tmp_path, switch_often):
     with Recorder(tmp_path / "t.jsonl", "prefill-0") as recorder:
 
         def work(me):
-            for i in range(400):
+            for i in range(2000):
                 recorder.record("step", thread=me, i=i, ranges=[(0, 2**40, 7)])
 
         threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
@@ -23,10 +32,10 @@ def test_lines_of_many_threads_are_one_gapless_order(tmp_path):
         for thread in threads:
             thread.join()
     lines = read_lines(tmp_path / "t.jsonl")
-    assert len(lines) == 1600
+    assert len(lines) == 8000
     assert lines[7] | {"seq": 7, "process": "prefill-0", "kind": "step", "ranges": [[0, 2**40, 7]]} == lines[7]
     for me in range(4):
-        assert [line["i"] for line in lines if line["thread"] == me] == list(range(400))
+        assert [line["i"] for line in lines if line["thread"] == me] == list(range(2000))
 
 
 def test_a_line_without_fields_and_flush_before_close(tmp_path):

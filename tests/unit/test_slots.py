@@ -112,6 +112,9 @@ def test_a_reader_sees_writes_and_cannot_write(memory, address):
     with pytest.raises(ValueError, match="read-only"):
         reader.view(0, "main")
     fd = reader.reader_fd()
+    handed = memory.reader_fd()
+    assert fcntl.fcntl(handed, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    os.close(handed)
     for attempt in (lambda: mmap.mmap(fd, 4096), lambda: os.pwrite(fd, b"x", 0), lambda: os.ftruncate(fd, 0)):
         with pytest.raises(OSError, match=r"Permission denied|Bad file|not permitted|Invalid"):
             attempt()
@@ -153,11 +156,13 @@ def test_what_is_no_memory_server_is_refused(memory):
                 slots.receive_memory(ours)
 
     fd = memory.reader_fd()
+    before = os.listdir("/proc/self/fd")
     say(lambda peer: None, "0 bytes and 0 descriptors")
     say(lambda peer: peer.sendall(b"GET "), "4 bytes and 0 descriptors")
     say(lambda peer: socket.send_fds(peer, [b"\xff\xff\xff\xff"], [fd]), "at most 1048576")
     say(lambda peer: (socket.send_fds(peer, [b"\0\0\0\x09"], [fd]), peer.sendall(b"{}")), "closed after 2 of 9")
     say(lambda peer: (socket.send_fds(peer, [b"\0\0\0\x02"], [fd]), peer.sendall(b"{}")), "missing required field")
+    assert os.listdir("/proc/self/fd") == before
     os.close(fd)
 
 
