@@ -70,17 +70,25 @@ class DecodeSession(Session):
 
     # ---- the life of an attempt -----------------------------------------------------------------------------------
 
+    def can_admit(self, attempt: int) -> bool:
+        """May `attempt` be the nonce of a new attempt?  Nonces never repeat."""
+        return RC.CanAllocate(self.attempts.get(attempt) or RC.Initial())
+
     def admit(self, attempt: int, *, request: str, tokens: int, prompt: tuple[int, ...] = ()) -> list[Effect]:
         """The attempt owns its destination blocks; System.Admit.  `attempt` is a nonce that was never used (> 0)."""
-        self._need(attempt > 0 and attempt not in self.attempts, "attempt nonces are positive and never repeat",
+        self._need(attempt > 0 and self.can_admit(attempt), "attempt nonces are positive and never repeat",
                    machine="RequestCompletion", state=self.attempts.get(attempt), event=f"Allocate {attempt}")  # fmt: skip
-        self.attempts[attempt] = RC.Allocate(RC.Initial(), frozenset(range(1, self.layers + 1)))
-        self.bindings[attempt] = BI.Initial()
-        self.dests[attempt] = FI.Own(FI.Initial(), frozenset((self.rank,)))
+        self.attempts[attempt] = RC.Allocate(self.attempts.get(attempt) or RC.Initial(), frozenset(range(1, self.layers + 1)))
+        self.bindings.setdefault(attempt, BI.Initial())
+        self.dests[attempt] = FI.Own(self.dests.get(attempt) or FI.Initial(), frozenset((self.rank,)))
         self.starts[attempt] = Start(request, attempt, self.incarnation, tokens, prompt)
         effects: list[Effect] = [Register(attempt)]
         self._settle(attempt, effects)
         return self._did("Admit", effects, attempt=attempt)
+
+    def can_register(self, attempt: int) -> bool:
+        """Does the attempt still wait for its registration?  Not if it failed meanwhile."""
+        return RC.CanRegister(self.attempts[attempt])
 
     def registered(self, attempt: int) -> list[Effect]:
         """The backend knows the destination; System.Registered.  Now Prefill hears of it."""
@@ -102,6 +110,9 @@ class DecodeSession(Session):
                    machine="RequestCompletion", state=state, event=f"Schedule {attempt}")  # fmt: skip
         self.attempts[attempt] = RC.Schedule(state)
         return self._did("Schedule", [], attempt=attempt)
+
+    def can_finish(self, attempt: int) -> bool:
+        return RC.CanFinish(self.attempts[attempt])
 
     def finish(self, attempt: int) -> list[Effect]:
         """Inference has ended, well or by the client's will; the blocks go back; System.Finish."""

@@ -69,6 +69,10 @@ class PrefillSession(Session):
 
     # ---- what the worker may do now -------------------------------------------------------------------------------
 
+    def can_start(self, run: int) -> bool:
+        """May `run` be the nonce of a new run?  Nonces never repeat."""
+        return PR.CanStart(self.runs.get(run) or PR.Initial())
+
     def step_of(self, run: int) -> TransferId:
         """The next step of `run`: its name is that of the transfer it will publish."""
         state = self.runs[run]
@@ -244,11 +248,11 @@ class PrefillSession(Session):
             raise self._remote("a request has at least one token and a positive attempt nonce",
                                machine="PrefillRun", state="-", event=start)  # fmt: skip
         run = self.new_run(self)
-        self._need(run is not None and run not in self.runs, "run nonces never repeat",
+        self._need(run is not None and self.can_start(run), "run nonces never repeat",
                    machine="PrefillRun", state=run, event=start)  # fmt: skip
         assert run is not None
         chunks = -(-start.tokens // self.chunk_tokens)
-        self.runs[run] = PR.Start(PR.Initial(), start.attempt, chunks, self.plan.layers)
+        self.runs[run] = PR.Start(self.runs.get(run) or PR.Initial(), start.attempt, chunks, self.plan.layers)
         self.starts[run] = start
         effects.append(RunStarted(run, start))
         return run

@@ -1,42 +1,42 @@
 """`tidegate check --mutants`: every conjunct of every guard, dropped once.
 
-Rules: a dropped conjunct counts as load-bearing only if TLC names a property of the system model that breaks *and* its shortest
+Rules: a dropped conjunct counts as load-bearing only if TLC names a property of the system model that breaks *and* its
 counterexample, replayed as a schedule through the real sessions over the regenerated machine, does harm there (wrong bytes, a
-hang, a leak, two verdicts), while the machines as they are refuse that very schedule.  A conjunct that no configuration misses
-is defence in depth only if each configuration reaches exactly as many states by as many steps as with it: then the reachable
-graph is unchanged.  Anything else is an open question, and fails the check.  The committed result is tla/mutants.toml.
+hang, a leak, two verdicts), while the machines as they are refuse that schedule or take it without harm.  If a counterexample
+does no harm, its property is set aside and TLC looks for the next.  A conjunct that survives is defence in depth for one of
+three reasons, each decided by a machine:
+  idle     it decides nowhere: TLC meets no state of any configuration where it alone is false, so the graph is unchanged;
+  same     it decides, but the graph is unchanged: the sessions with and without it go through the same states (`lockstep`);
+  silent   only the machine's own record differs: moves, messages, effects and contents are the same in every pair of states.
+Anything else is open, and fails the check.  The committed result is tla/mutants.toml.
 """
 
 from __future__ import annotations
 
 import importlib
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from tidegate.spec import gen, tlc
-from tidegate.spec.bounds import Bounds
+from tidegate.spec import gen
+from tidegate.spec.decisive import decisive
 from tidegate.spec.emit import snake
 from tidegate.spec.errors import SpecError
-from tidegate.spec.models import Model, read_manifest
+from tidegate.spec.lockstep import lockstep
 from tidegate.spec.mutate import Conjunct, conjuncts, drop
 from tidegate.spec.paths import root
 from tidegate.spec.schedule import Replay, labels_of, replay
 from tidegate.spec.tlc_output import Result
+from tidegate.spec.variant import Configuration, configurations
 
-__all__ = ["CONFIGURATIONS", "Mutant", "Verdict", "all_mutants", "baseline", "judge", "run_all"]
+__all__ = ["DEFENCE", "Mutant", "Verdict", "all_mutants", "judge", "run_all", "where_decisive"]
 
-CONFIGURATIONS = (
-    "retry", "pool", "abort-chunks", "messages", "failures", "live-blocks", "live-chunks", "independent", "plain", "lease",
-    "requests", "strays",
-)  # fmt: skip
-"""Where a mutant is looked for, the cheapest first."""
+DEFENCE = ("idle", "same", "silent")
 
-_patching = threading.Lock()
+_patching = threading.RLock()  # a machine module is one for the whole process
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,38 @@ class Mutant:
     source: Path
 
     @property
+    def machine(self) -> str:
+        return self.conjunct.machine
+
+    @property
     def name(self) -> str:
-        return f"{self.conjunct.machine}.{self.conjunct.guard}#{self.conjunct.number}"
+        return f"{self.machine}.{self.conjunct.guard}#{self.conjunct.number}"
+
+    @property
+    def text(self) -> str:
+        """The conjunct, on one line."""
+        return " ".join(self.conjunct.text.split())
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """The module's name and its source without the conjunct."""
+        return {self.machine: drop(self.source.read_text(), self.conjunct)}
+
+    @property
+    def module(self) -> ModuleType:
+        """The generated module, as everybody imports it."""
+        return importlib.import_module(f"tidegate.protocol.machines.{snake(self.machine)}")
+
+    def python(self) -> str:
+        """What `tidegate gen` would make of the mutated machine."""
+        return gen.compile_text(self.machine, self.changed[self.machine])
 
 
 @dataclass
 class Verdict:
-    """kind: killed (TLC and the replay agree), defence (the system's graph is unchanged) or open.
-
-    configuration, violated, steps: TLC's counterexample; effect: what the replay did; unharmed: what the real machines said.
-    """
+    """kind: killed, one of DEFENCE, or open.  configuration, violated, steps: TLC's counterexample; effect: what the replay
+    did, or the reason of a defence; real: what the machines as they are make of that schedule; alone: the property of the
+    machine's own graph module that breaks, for those that no configuration of the system misses."""
 
     mutant: Mutant
     kind: str
@@ -64,7 +86,8 @@ class Verdict:
     violated: str = ""
     steps: int = 0
     effect: str = ""
-    unharmed: str = ""
+    real: str = ""
+    alone: str = ""
 
     @property
     def fine(self) -> bool:
@@ -72,84 +95,79 @@ class Verdict:
 
 
 def all_mutants(machine: str = "") -> list[Mutant]:
-    """Every guard conjunct of every machine (or of one), in source order."""
-    folder = root() / "tla" / "machines"
-    sources = [s for s in sorted(folder.glob("*.tla")) if machine in ("", s.stem)]
+    """Every guard conjunct of every machine (or of one), in source order. Raises SpecError for an unknown machine."""
+    every = sorted((root() / "tla" / "machines").glob("*.tla"))
+    sources = [s for s in every if machine in ("", s.stem)]
     if not sources:
-        raise SpecError(f"no machine named {machine}: there are {', '.join(s.stem for s in sorted(folder.glob('*.tla')))}")
+        raise SpecError(f"no machine named {machine}: there are {', '.join(s.stem for s in every)}")
     return [Mutant(conjunct, source) for source in sources for conjunct in conjuncts(source)]
 
 
-def configurations(names: Sequence[str] = CONFIGURATIONS) -> list[Model]:
-    known = {m.name: m for m in read_manifest(root() / "tla" / "models" / "manifest.toml", root() / "tla")}
-    return [known[name] for name in names]
-
-
-def _run(model: Model, mutant: Mutant | None, module: str = "") -> Result:
-    """TLC on a configuration in a folder of its own, where the mutant's machine takes the real one's place."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-mutant-") as folder:
-        top = root() / "tla"
-        for source in [*top.glob("machines/*.tla"), *top.glob("system/*.tla"), *top.glob("graphs/*.tla")]:
-            shutil.copy(source, folder)
-        if mutant:
-            (Path(folder) / mutant.source.name).write_text(drop(mutant.source.read_text(), mutant.conjunct))
-        return tlc.run_tlc(Path(folder) / (module or model.module.name), model.config, jvm=tlc.LIGHT)
-
-
-def baseline(models: Iterable[Model], jobs: int = 2) -> dict[str, tuple[int, int]]:
-    """(distinct, generated) of each configuration with the machines as they are."""
+def where_decisive(mutants: Sequence[Mutant], models: Sequence[Configuration], jobs: int = 2) -> dict[str, list[Configuration]]:
+    """For each mutant, by name, the configurations in which its conjunct decides something, smallest first."""
+    machines: dict[Path, list[Conjunct]] = {}
+    for m in mutants:
+        machines.setdefault(m.source, []).append(m.conjunct)
     with ThreadPoolExecutor(jobs) as pool:
-        results = {m.name: pool.submit(_run, m, None) for m in models}
-        return {name: (r.result().distinct, r.result().generated) for name, r in results.items()}
+        found = list(pool.map(lambda model: decisive(model, list(machines.items())), models))
+    return {m.name: [model for model, those in zip(models, found, strict=True) if m.conjunct in those] for m in mutants}
 
 
-def judge(mutant: Mutant, models: Sequence[Model], base: dict[str, tuple[int, int]]) -> Verdict:
-    """Find a configuration that misses the conjunct, and replay what TLC found; or decide that none can."""
-    harmless: Verdict | None = None
-    changed = []
+def judge(mutant: Mutant, models: Sequence[Configuration], looked_in: int) -> Verdict:
+    """Look where the conjunct decides (`models`) for harm; else say why none can come. looked_in: how many were looked at."""
+    if not models:
+        reason = f"decides nowhere in {looked_in} configurations: the reachable graph is unchanged"
+        return Verdict(mutant, "idle", effect=reason, alone=_alone(mutant))
+    opened: Verdict | None = None
+    pairs, same, python = 0, True, mutant.python()
     for model in models:
+        with _patching:
+            outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
+        pairs, same = pairs + outcome.pairs, same and outcome.same
+        if not outcome.difference:
+            continue  # nobody can tell the two apart there
+        verdict = _hunt(mutant, model, python)
+        if verdict.kind == "killed":
+            return verdict
+        opened = opened or Verdict(mutant, "open", model.name, verdict.violated, verdict.steps,
+                                   f"{outcome.difference}; {verdict.effect}", verdict.real)  # fmt: skip
+    if opened:
+        return opened
+    reason = (
+        f"the sessions with and without it go through the same states, {pairs:,} in {len(models)} configurations"
+        if same
+        else f"only the machine's own record differs: same moves, messages, effects and contents in {pairs:,} pairs of states"
+    )
+    return Verdict(mutant, "same" if same else "silent", effect=reason, alone=_alone(mutant))
+
+
+def _hunt(mutant: Mutant, model: Configuration, python: str) -> Verdict:
+    """The first property whose counterexample does harm in the real sessions; open if there is none."""
+    gone: list[str] = []
+    harmless: Verdict | None = None
+    while len(gone) < len(model.properties):
         try:
-            result = _run(model, mutant)
-        except SpecError as error:  # TLC left the machine's domain: a guard that keeps an operator total
-            harmless = harmless or Verdict(mutant, "open", model.name, "evaluation", effect=str(error).splitlines()[-1])
-            continue
-        if result.verdict == "pass":
-            if (result.distinct, result.generated) != base[model.name]:
-                changed.append(model.name)
-            continue
-        verdict = _replayed(mutant, model, result)
+            result = model.run(mutant.changed, gone)
+        except SpecError as error:
+            return harmless or Verdict(mutant, "open", model.name, effect=str(error).splitlines()[-1])
+        if result.verdict != "violated" or result.violated is None:
+            break
+        verdict = _replayed(mutant, model, result, python)
         if verdict.kind == "killed":
             return verdict
         harmless = harmless or verdict
-    if harmless:
-        return harmless
-    if changed:
-        return Verdict(mutant, "open", ", ".join(changed), effect="the graph changes, yet no property breaks")
-    return _local(mutant) or Verdict(mutant, "defence", effect=f"reachable graph unchanged in {len(models)} configurations")
+        gone.append(result.violated)
+    return harmless or Verdict(mutant, "open", model.name, effect="no property breaks")
 
 
-def _local(mutant: Mutant) -> Verdict | None:
-    """Does the machine alone, driven by every event, miss the conjunct?"""
-    name = f"{mutant.conjunct.machine}Graph"
-    model = configurations([name])[0]
-    result = _run(model, mutant)
-    if result.verdict == "pass":
-        return None
-    effect = f"reachable graph of the system unchanged; alone the machine violates {result.violated}"
-    return Verdict(mutant, "defence", name, result.violated or "", len(result.trace) - 1, effect)
-
-
-def _replayed(mutant: Mutant, model: Model, result: Result) -> Verdict:
+def _replayed(mutant: Mutant, model: Configuration, result: Result, python: str) -> Verdict:
     labels = labels_of(result)
-    bounds = Bounds.from_cfg(model.config)
-    module = importlib.import_module(f"tidegate.protocol.machines.{snake(mutant.conjunct.machine)}")
-    source = gen.compile_text(mutant.conjunct.machine, drop(mutant.source.read_text(), mutant.conjunct))
     with _patching:
-        real = replay(bounds, labels)
-        with gen.installed(module, source):
-            wrong = replay(bounds, labels)
+        real = replay(model.bounds, labels)
+        with gen.installed(mutant.module, python):
+            wrong = replay(model.bounds, labels)
     harmed = bool(wrong.wrong) and not real.wrong
-    return Verdict(mutant, "killed" if harmed else "open", model.name, result.violated or result.verdict, len(labels),
+    return Verdict(mutant, "killed" if harmed else "open", model.name, result.violated or "", len(labels),
                    _effect(wrong), _effect(real))  # fmt: skip
 
 
@@ -159,19 +177,24 @@ def _effect(outcome: Replay) -> str:
     return f"refused at step {outcome.refused_at}: {outcome.refusal}" if outcome.refused_at else "no harm"
 
 
+def _alone(mutant: Mutant) -> str:
+    """The property that breaks when the machine alone is driven by every event, or nothing."""
+    (model,) = configurations(module=f"{mutant.machine}Graph")
+    return model.run(mutant.changed).violated or ""
+
+
 def run_all(
     mutants: Sequence[Mutant],
+    models: Sequence[Configuration],
     *,
     jobs: int = 2,
-    names: Sequence[str] = CONFIGURATIONS,
-    told: Callable[[Verdict], None] = lambda v: None,
+    told: Callable[[Verdict], None] = lambda verdict: None,
 ) -> list[Verdict]:
-    """Judge all, `jobs` TLCs at a time; `told` hears each verdict as it comes."""
-    models = configurations(names)
-    base = baseline(models, jobs)
+    """Judge all, `jobs` TLCs at a time; `told` hears each verdict as it comes, from any thread."""
+    decides = where_decisive(mutants, models, jobs)
 
     def one(mutant: Mutant) -> Verdict:
-        verdict = judge(mutant, models, base)
+        verdict = judge(mutant, decides[mutant.name], len(models))
         told(verdict)
         return verdict
 

@@ -1,8 +1,8 @@
 """A counterexample of TLC as a schedule for the real sessions.
 
-Rules: the labels are those that the model says (`ev`); each is applied to a World whether or not the sessions offer it, so a
-session that refuses one says so; afterwards the World is driven on without faults, fairly, until it rests or `PATIENCE` steps
-have passed, for a hang shows only by never ending.
+Rules: the labels are those that the model says (`ev`); a schedule ends where the sessions do not offer its next label, for
+nobody would take that step; one that is taken to its end is driven on without faults, fairly, until the World rests or
+`PATIENCE` steps have passed, for a hang shows only by never ending.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from tidegate.spec.tlc_output import Result
 from tidegate.spec.values import Value
 from tidegate.spec.world import ARGUMENTS, MESSAGES, Label, World
 
-__all__ = ["PATIENCE", "Replay", "drain", "label_of", "labels_of", "replay"]
+__all__ = ["PATIENCE", "Replay", "drain", "label_of", "labels_of", "replay", "say_label"]
 
 PATIENCE = 400
 
 
 @dataclass
 class Replay:
-    """wrong: what the oracle found, in words; refused_at: the first step, from 1, that was not offered, or 0."""
+    """wrong: what the oracle found, in words; refused_at: the first step, from 1, that the sessions did not offer, or 0:
+    then the schedule ended there."""
 
     wrong: list[str] = field(default_factory=list)
     refused_at: int = 0
@@ -58,20 +59,28 @@ def _plain(value: Value) -> object:
 
 def replay(bounds: Bounds, labels: Sequence[Label]) -> Replay:
     """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong."""
-    world, out = World(bounds), Replay()
+    world = World(bounds)
     for number, label in enumerate(labels, 1):
-        if label not in world.moves() and not out.refused_at:
-            out.refused_at, out.refusal = number, f"{label[0]}{label[1:]} is not offered"
-        try:
-            world.apply(label)
-        except (ProtocolError, KeyError) as error:
-            out.refused_at, out.refusal = number, str(error).splitlines()[0]
-            break
-        out.wrong = world.violations()
-        if out.wrong:
-            return out
-    out.wrong = drain(world)
-    return out
+        if label not in world.moves():
+            return Replay([], number, f"{say_label(label)} is not offered")
+        if wrong := _step(world, label):
+            return Replay(wrong)
+    return Replay(drain(world))
+
+
+def say_label(label: Label) -> str:
+    return f"{label[0]}({', '.join(map(str, label[1:]))})"
+
+
+def _step(world: World, label: Label) -> list[str]:
+    """Take a step that was offered; what is wrong afterwards.  A session must not fail in the middle of it."""
+    try:
+        world.apply(label)
+    except ProtocolError as error:
+        return [f"the session contradicts itself: {str(error).splitlines()[0]}"]
+    except LookupError as error:
+        return [f"the session dies in {say_label(label)}: {type(error).__name__} {error}"]
+    return world.violations()
 
 
 def drain(world: World) -> list[str]:
@@ -84,10 +93,6 @@ def drain(world: World) -> list[str]:
         fresh = [m for m in moves if not m[0].startswith("Resend")] or moves
         if not fresh:
             break
-        try:
-            world.apply(fresh[turn % len(fresh)])
-        except ProtocolError as error:
-            return [f"the session contradicts itself: {str(error).splitlines()[0]}"]
-        if wrong := world.violations():
+        if wrong := _step(world, fresh[turn % len(fresh)]):
             return wrong
     return [f"hang: {what}" for what in waiting(world)] or ["hang: nothing more can happen"]

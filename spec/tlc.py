@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +25,7 @@ from tidegate.spec.tlc_output import Result, parse
 JAR_SHA256 = "58c6df9a1045beb341ee947bc640fe8d89988ad1d0b700e392aa8dd97502129a"
 LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # for SANY and tiny models: starts in a third of the time
 HEAVY = ("-XX:+UseParallelGC",)
+SMALL = ("-XX:+UseSerialGC",)  # one core, some hundred thousand states
 
 
 @cache
@@ -85,18 +87,20 @@ def run_tlc(
     options: Sequence[str] = (),
     jvm: Sequence[str] = HEAVY,
     on_line: Callable[[str], None] | None = None,
+    seconds: float | None = None,
 ) -> Result:
     """Run TLC to its end and return the parsed result.
 
     deadlock: also look for states without successors.  dump: write the state graph there, as dot with action labels.
     options, jvm: further arguments of TLC and of the JVM.  on_line: is called with each line of output as it comes.
+    seconds: give up after so long, with a SpecError.
     Raises SpecError, with TLC's own words, where TLC could not judge the model (parse, configuration, evaluation error).
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-tlc-") as folder:
         line = [*command(folder, "tlc2.TLC", library, jvm), "-tool", "-metadir", folder, "-workers", str(workers)]
         line += ["-config", str(config.resolve()), *([] if deadlock else ["-deadlock"])]
         line += [*(["-dump", "dot,actionlabels", str(dump)] if dump else []), *options, module.name]
-        with _process(line, module.parent) as process:
+        with _process(line, module.parent) as process, _deadline(process, seconds) as late:
             assert process.stdout is not None
             lines = []
             for text in process.stdout:
@@ -104,10 +108,30 @@ def run_tlc(
                 if on_line:
                     on_line(text)
             code = process.wait()
+            if late.is_set():
+                raise SpecError(f"TLC was stopped after {seconds} s on {module.name} with {config.name}: no verdict")
     result = parse(code, "".join(lines))
     if result.error is not None:
         raise SpecError(f"TLC stopped with code {code} on {module.name} with {config.name}:\n{result.error}")
     return result
+
+
+@contextmanager
+def _deadline(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
+    """Kills the process when the time is over; the event says that it did."""
+    late = threading.Event()
+
+    def over() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(seconds or 0, over)
+    if seconds:
+        timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
 
 
 @contextmanager

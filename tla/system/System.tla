@@ -87,6 +87,10 @@ Junk == <<0, 0, 1>>       \* bytes that belong to nobody
 Count(f) == used[f]
 Use(f) == used' = [used EXCEPT ![f] = @ + 1]
 
+\* Nobody asks anything of a run or an attempt that does not exist.
+Started(r) == runs[r].phase # "idle"
+Known(a) == attempts[a].phase # "idle"
+
 \* Does slot memory m hold chunk c of layer l of run r?
 Holds(m, r, c, l) == m[1] = r /\ m[2] = l /\ m[3] >= c
 
@@ -166,6 +170,7 @@ Admit(a, b) ==
 
 \* The backend has registered the destination: now, not before, Prefill hears of it.
 Registered(a) ==
+    /\ Known(a) /\ a \notin registered
     /\ RC!CanRegister(attempts[a])
     /\ registered' = registered \cup {a}
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Register(@))]
@@ -175,6 +180,7 @@ Registered(a) ==
 
 \* Everything has arrived: inference begins and reads the destination.
 Schedule(a) ==
+    /\ Known(a)
     /\ RC!CanSchedule(attempts[a])
     /\ attempts' = [attempts EXCEPT ![a] = RC!Schedule(@)]
     /\ ev' = [op |-> "Schedule", attempt |-> a]
@@ -182,6 +188,7 @@ Schedule(a) ==
 
 \* Inference has ended; the blocks go back.
 Finish(a) ==
+    /\ Known(a)
     /\ RC!CanFinish(attempts[a])
     /\ attempts' = [attempts EXCEPT ![a] = RC!Finish(@)]
     /\ dests' = [dests EXCEPT ![a] = SettleDest(IF FI!CanDrain(@) THEN FI!Drain(@) ELSE @, Open(a, groups))]
@@ -190,6 +197,7 @@ Finish(a) ==
 
 \* The client gives up, or Decode's deadline passes: the attempt fails and Prefill is told, once.
 Abort(a) ==
+    /\ Known(a)
     /\ Count("abort") < MaxAbort
     /\ RC!CanFail(attempts[a])
     /\ Use("abort")
@@ -261,6 +269,7 @@ Claim(r) ==
     LET p == runs[r]  c == p.chunk  l == p.layer  i == SlotOf(l)  needed == Needed(r, c, l)  w == <<r, c, l>>
         extend == l \notin Shared /\ c > 1
     IN
+    /\ Started(r)
     /\ PR!CanAct(p)
     /\ IF extend THEN PB!CanExtend(slots[i], r) ELSE PB!CanClaim(slots[i])
     /\ \A o \in needed : PO!CanPin(pool[o])
@@ -304,6 +313,7 @@ LoadEnd(w, ok) ==
 \* What the next load needs will never be readable: the run fails instead of waiting.
 Miss(r) ==
     LET p == runs[r] IN
+    /\ Started(r)
     /\ PR!CanAct(p)
     /\ \E o \in Needed(r, p.chunk, p.layer) : PO!Missing(pool[o])
     /\ Failing(r, slots, pool)
@@ -317,6 +327,7 @@ Write(r) ==
         after == IF mem[i] = <<r, l, c - 1>> THEN <<r, l, c>> ELSE Junk
         right == after # Junk
     IN
+    /\ Started(r)
     /\ PR!CanAct(p)
     /\ PB!CanWrite(slots[i], r)
     /\ TR!CanPublish(transfers[t])
@@ -559,6 +570,14 @@ LoadBeforeCompute == \A x \in io : x.op \in {"attend", "save"} => x.right
 PublishAfterComplete ==
     \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers : <<o[1], o[2], l>> \in pooled
 
+\* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it,
+\* and what is readable stays so until it is evicted.
+PoolLifetime ==
+    \A x \in io :
+        /\ x.op = "save" => pool[<<x.transfer[1], x.transfer[2]>>].phase # "gone"
+        /\ x.op = "load" => \A o \in Needed(x.transfer[1], x.transfer[2], x.transfer[3]) : pool[o].phase # "gone"
+PoolStays == [][\A o \in DOMAIN pool : pool[o].phase = "readable" => pool'[o].phase \in {"readable", "gone"}]_vars
+
 \* I5: Prefill counts a transfer as done only when its own bytes have landed.
 AckIdentity == \A t \in Transfers : transfers[t].phase = "done" => t \in landed
 
@@ -585,6 +604,15 @@ OneVerdict ==
     /\ \A r \in Runs : ~(<<r, "done">> \in verdicts /\ <<r, "failed">> \in verdicts)
     /\ \A r \in Runs : <<r, "done">> \in verdicts =>
           \A t \in Transfers : t[1] = r => transfers[t].phase = "done"
+
+\* The same for attempts: what is scheduled ends well, what has ended does not begin again.
+EndsStay ==
+    [][\A a \in Attempts :
+        /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
+        /\ attempts[a].phase \in {"failed", "released"} => attempts'[a].phase = attempts[a].phase]_vars
+
+\* A step takes its slot once.
+ClaimOnce == [][ev'.op = "Claim" => slots' # slots]_vars
 
 \* I15: an attempt fails only if something happened to it; a run only if its attempt did.
 BlastRadius ==
