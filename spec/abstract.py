@@ -1,0 +1,129 @@
+"""A World as System.tla sees it: the value of every variable except ev.
+
+Rules: absent machines have their initial state; a transfer's member (always 0 here) goes without saying; each distinct part
+is translated once and then shared, so that equal values are mostly the same object and comparing two states is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from tidegate.protocol.machines import binding as BI
+from tidegate.protocol.machines import contributor_group as CG
+from tidegate.protocol.machines import failure_invalidation as FI
+from tidegate.protocol.machines import physical_buffer as PB
+from tidegate.protocol.machines import pool_object as PO
+from tidegate.protocol.machines import prefill_run as PR
+from tidegate.protocol.machines import read as RD
+from tidegate.protocol.machines import request_completion as RC
+from tidegate.protocol.machines import transfer as TR
+from tidegate.protocol.messages import TransferId
+from tidegate.spec.oracle import Io
+from tidegate.spec.values import Value, canon, function, sequence
+
+if TYPE_CHECKING:
+    from tidegate.spec.world import Label, World
+
+__all__ = ["VARIABLES", "abstract", "label_value"]
+
+VARIABLES = (
+    "runs", "slots", "transfers", "pool", "attempts", "bindings", "dests", "groups", "reads", "block", "net", "used",
+    "mem", "pooled", "dest", "io", "registered", "replies", "verdicts", "landed", "blamed",
+)  # fmt: skip
+
+_memo: dict[Any, Value] = {}
+_shared: dict[Value, Value] = {}
+_MANY = 500_000
+
+
+def _value(x: Any) -> Value:
+    """Python value -> canonical; TransferIds lose their member."""
+    if isinstance(x, TransferId):
+        return sequence((x.run, x.chunk, x.layer))
+    if isinstance(x, frozenset):
+        return frozenset(map(_value, x))
+    if isinstance(x, tuple):
+        return sequence(map(_value, x))
+    if hasattr(x, "__struct_fields__"):
+        names = zip(x.__struct_fields__, x.__struct_encode_fields__, strict=True)
+        return function((tla, _value(getattr(x, python))) for python, tla in names)
+    return canon(x)
+
+
+def _once(name: str, python: Any, make: Callable[[Any], Value]) -> Value:
+    key = (name, python)
+    found = _memo.get(key)
+    if found is None:
+        if len(_memo) > _MANY:
+            _memo.clear()
+            _shared.clear()
+        made = make(python)
+        found = _memo[key] = _shared.setdefault(made, made)
+    return found
+
+
+def _table(pairs: Iterable[tuple[Any, Any]]) -> Value:
+    return function((_value(k), _value(v)) for k, v in pairs)
+
+
+def _message(m: Label) -> Value:
+    from tidegate.spec.world import MESSAGES
+
+    return _value_record(m[0], MESSAGES[m[0]], m[1:])
+
+
+def _value_record(op: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Value:
+    return function([("op", op), *((n, _value(v)) for n, v in zip(names, values, strict=True))])
+
+
+def label_value(label: Label) -> Value:
+    """A label of a World as the record `ev`."""
+    from tidegate.spec.world import ARGUMENTS
+
+    def make(label: Label) -> Value:
+        values = zip(ARGUMENTS[label[0]], label[1:], strict=True)
+        return function([("op", label[0]), *((n, _message(v) if n == "message" else _value(v)) for n, v in values)])
+
+    return _once("label", label, make)
+
+
+def _io(x: Io) -> Value:
+    names = {"read": ("transfer", "attempt", "right"), "stray": ("transfer", "attempt"), "load": ("transfer",)}
+    return _value_record(str(x[0]), names.get(str(x[0]), ("transfer", "right")), x[1:])
+
+
+def abstract(w: World) -> dict[str, Value]:
+    """The value of each of VARIABLES, in that order."""
+    p, d, o, bounds = w.prefill, w.decode, w.oracle, w.bounds
+    layers, chunks = range(1, bounds.layers + 1), range(1, bounds.chunks + 1)
+    runs, attempts = range(1, bounds.runs + 1), range(1, bounds.attempts + 1)
+    transfers = list(product(runs, chunks, layers))
+    groups = list(product(attempts, chunks, layers))
+    free = CG.Initial(frozenset((0,)))
+    python: dict[str, tuple[Any, Callable[[Any], Value]]] = {
+        "runs": (tuple((r, p.runs.get(r, PR.Initial())) for r in runs), _table),
+        "slots": (tuple((i, p.slots.get(i, PB.Initial())) for i in w.plan.slots), _table),
+        "transfers": (tuple((t, p.transfers.get(TransferId(*t), TR.Initial())) for t in transfers), _table),
+        "pool": (tuple((k, p.pool.get(k, PO.Initial())) for k in product(runs, chunks)), _table),
+        "attempts": (tuple((a, d.attempts.get(a, RC.Initial())) for a in attempts), _table),
+        "bindings": (tuple((a, d.bindings.get(a, BI.Initial())) for a in attempts), _table),
+        "dests": (tuple((a, d.dests.get(a, FI.Initial())) for a in attempts), _table),
+        "groups": (tuple((g, d.groups.get(g, free)) for g in groups), _table),
+        "reads": (tuple((t, d.reads.get(TransferId(*t), RD.Initial())) for t in transfers), _table),
+        "block": (tuple((a, w.block.get(a, 0)) for a in attempts), _table),
+        "net": (frozenset(w.net), lambda net: frozenset(map(_message, net))),
+        "used": (tuple(w.used.items()), _table),
+        "mem": (tuple(w.mem.items()), _table),
+        "pooled": (frozenset(w.pooled), _value),
+        "dest": (tuple((b, tuple(contents.items())) for b, contents in w.dest.items()),
+                 lambda dest: function((b, _table(contents)) for b, contents in dest)),
+        "io": (frozenset(w.io), lambda io: frozenset(map(_io, io))),
+        "registered": (frozenset(w.is_registered), _value),
+        "replies": (frozenset(o.replies), _value),
+        "verdicts": (frozenset(o.verdicts), _value),
+        "landed": (frozenset(o.landed), _value),
+        "blamed": (frozenset(o.blamed), _value),
+    }  # fmt: skip
+    return {name: _once(name, value, make) for name, (value, make) in python.items()}

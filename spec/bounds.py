@@ -1,0 +1,105 @@
+"""The bounds of a World: the constants of tla/system/System.tla, in Python.
+
+Rules: a Bounds and a .cfg say the same (`from_cfg`, `cfg_text`), so that TLC and the sessions are held to one configuration;
+layers, chunks, runs, attempts and blocks count from 1, their bounds are the highest of each.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.protocol.topology import SlotPlan
+from tidegate.spec.errors import SpecError
+from tidegate.spec.values import TRUE, parse, show
+
+__all__ = ["FAULTS", "INVARIANTS", "Bounds"]
+
+FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke")
+"""The keys of `used` in System.tla, and the names of the budgets here."""
+
+INVARIANTS = (
+    "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
+    "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak",
+)  # fmt: skip
+
+_NAMES = {
+    "SharedSlots": "shared_slots", "NumChunks": "chunks", "MaxLoss": "loss", "MaxDup": "dup", "MaxFail": "fail",
+    "MaxUnknown": "unknown", "MaxSaveFail": "save", "MaxLoadFail": "load", "MaxEvict": "evict", "MaxAbort": "abort",
+    "MaxRevoke": "revoke",
+}  # fmt: skip
+_SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How large a World is and how often each fault may strike.
+
+    shared: the layers that share slots; chunks: the most that a run has; prompts: chunks of attempt 1, 2, ... (all `chunks`
+    if absent; the last one counts for the rest); requests: request ids of attempt 1, 2, ... likewise: by default one id for
+    all, the hardest case.
+    """
+
+    layers: int = 1
+    shared: frozenset[int] = frozenset((1,))
+    shared_slots: int = 1
+    chunks: int = 1
+    runs: int = 1
+    attempts: int = 1
+    blocks: int = 1
+    read_lease: bool = False
+    loss: int = 0
+    dup: int = 0
+    fail: int = 0
+    unknown: int = 0
+    save: int = 0
+    load: int = 0
+    evict: int = 0
+    abort: int = 0
+    revoke: int = 0
+    prompts: tuple[int, ...] = ()
+    requests: tuple[str, ...] = ("request",)
+
+    @property
+    def plan(self) -> SlotPlan:
+        return SlotPlan(layers=self.layers, shared=self.shared, shared_slots=self.shared_slots)
+
+    def chunks_of(self, attempt: int) -> int:
+        return self.prompts[min(attempt, len(self.prompts)) - 1] if self.prompts else self.chunks
+
+    def request_of(self, attempt: int) -> str:
+        return self.requests[min(attempt, len(self.requests)) - 1]
+
+    @classmethod
+    def from_cfg(cls, config: Path) -> Bounds:
+        """The bounds that a .cfg gives to System. Raises SpecError for a constant that is none of System's."""
+        text = re.sub(r"\\\*.*", "", config.read_text())
+        out: dict[str, object] = {}
+        for name, written in re.findall(r"^\s*(\w+)[ \t]*=[ \t]*(.+?)[ \t]*$", text, re.MULTILINE):
+            value = parse(written)
+            if name in _SETS:
+                if value != frozenset(range(1, len(value) + 1)):
+                    raise SpecError(f"{config.name}: {name} = {show(value)}: a World counts from 1 without gaps, write 1..n")
+                out[_SETS[name]] = len(value)
+            elif name == "Shared":
+                out["shared"] = value
+            elif name == "ReadLease":
+                out["read_lease"] = value == TRUE
+            elif name in _NAMES:
+                out[_NAMES[name]] = value
+            else:
+                raise SpecError(f"{config.name}: {name} is no constant of System")
+        return cls(**out)  # type: ignore[arg-type]  # the names are those of the fields
+
+    def cfg_text(self) -> str:
+        """A .cfg for TLC with these bounds: no VIEW, so that `ev` tells a dumped state's steps apart."""
+        if self.prompts:
+            raise SpecError("prompts of several lengths have no .cfg: TLC would need another ChunksOf")
+        sets = {name: frozenset(range(1, getattr(self, field) + 1)) for name, field in _SETS.items()}
+        constants = {name: show(value) for name, value in sets.items()} | {"Shared": show(self.shared)}
+        constants |= {name: str(getattr(self, field)) for name, field in _NAMES.items()}
+        constants["ReadLease"] = str(self.read_lease).upper()
+        lines = [f"    {name} = {value}" for name, value in constants.items()]
+        return "\n".join(["SPECIFICATION Spec", "CONSTANTS", *lines, "    ChunksOf <- AllChunks",
+                          "INVARIANTS " + " ".join(INVARIANTS), ""])  # fmt: skip

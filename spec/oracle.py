@@ -1,0 +1,174 @@
+"""What went by, and what was wrong about it: the judge of a World.
+
+Rules: it sees the physical truth (contents, copies under way, who owns which blocks), the messages and the effects that went
+by, and never a machine's state; what it finds wrong it says at once, in `wrong`, in a sentence that names the work.
+`replies`, `verdicts`, `landed` and `blamed` are the history variables of System.tla.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+__all__ = ["EMPTY", "JUNK", "Content", "Io", "Oracle", "T", "holds", "say"]
+
+T = tuple[int, int, int]
+"""A transfer or step: (run, chunk, layer)."""
+Content = tuple[int, int, int]
+"""What memory holds: (run, layer, chunks present) in a slot, a transfer in a destination."""
+Io = tuple[object, ...]
+
+EMPTY: Content = (0, 0, 0)
+JUNK: Content = (0, 0, 1)
+
+
+def holds(content: Content, t: T) -> bool:
+    """Does a slot with `content` hold the rows of step `t`?"""
+    return content[0] == t[0] and content[1] == t[2] and content[2] >= t[1]
+
+
+def say(t: T) -> str:
+    return f"run {t[0]} chunk {t[1]} layer {t[2]}"
+
+
+class Oracle:
+    """The history of one World and the judgement on it."""
+
+    _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
+             "claimed", "spoilt", "whole")  # fmt: skip
+    _maps = ("owner", "heard", "attempt_of", "published")
+
+    def __init__(self) -> None:
+        self.replies: set[tuple[T, str]] = set()
+        self.verdicts: set[tuple[int, str]] = set()
+        self.landed: set[T] = set()
+        self.blamed: set[tuple[str, int]] = set()
+        self.ended: set[T] = set()  # transfers that Prefill answered or revoked
+        self.failed: set[int] = set()
+        self.complete: set[int] = set()
+        self.scheduled: set[int] = set()
+        self.finished: set[int] = set()
+        self.claimed: set[T] = set()
+        self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
+        self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
+        self.owner: dict[int, int] = {}  # block -> attempt
+        self.heard: dict[int, int] = {}  # attempt -> the run it listens to: the first whose word it took
+        self.attempt_of: dict[int, int] = {}  # run -> attempt
+        self.published: dict[T, int] = {}  # transfers without an end -> slot
+        self.wrong: list[str] = []
+
+    def clone(self) -> Oracle:
+        twin = object.__new__(Oracle)
+        for name in self._sets:
+            setattr(twin, name, set(getattr(self, name)))
+        for name in self._maps:
+            setattr(twin, name, dict(getattr(self, name)))
+        twin.wrong = list(self.wrong)
+        return twin
+
+    # ---- Prefill --------------------------------------------------------------------------------------------------
+
+    def takes(self, t: T) -> None:
+        """The worker takes the slot of step t."""
+        if t in self.claimed:
+            self.wrong.append(f"{say(t)} takes its slot twice")
+        self.claimed.add(t)
+
+    def saved(self, key: tuple[int, int], every_layer: bool) -> None:
+        """A save into object `key` ended well; every_layer: it was the last one."""
+        if every_layer and key not in self.spoilt and (key[0], "failed") not in self.verdicts:
+            self.whole.add(key)
+
+    def overwritten(self, slot: int, by: str, io: Mapping[Io, int]) -> None:
+        """New contents begin in `slot`: nobody may still need the old ones."""
+        for x, where in io.items():
+            if where == slot and x[0] in ("attend", "save") and x[-1]:
+                self.wrong.append(f"{by} overwrites slot {slot} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
+        for t, where in self.published.items():
+            if where == slot:
+                self.wrong.append(f"{by} overwrites slot {slot} although {say(t)}, published there, has no verdict")
+
+    def computed(self, t: T, right: bool) -> None:
+        if not right:
+            self.wrong.append(f"{say(t)} was computed on a slot that does not hold its earlier chunks")
+
+    def ended_copy(self, what: str, t: T, began_right: bool, content: Content) -> bool:
+        """An attention or a save has ended; was it right from its beginning to its end?"""
+        right = began_right and holds(content, t)
+        if not right:
+            self.wrong.append(f"torn {what}: the slot of {say(t)} held {content} when its {what} ended")
+        return right
+
+    def answered(self, t: T, reply: str) -> None:
+        other = "REVOKED" if reply == "COMMITTED" else "COMMITTED"
+        if (t, other) in self.replies:
+            self.wrong.append(f"two verdicts: {say(t)} was answered {other} and now {reply}")
+        if reply == "COMMITTED" and t not in self.landed:
+            self.wrong.append(f"{say(t)} is committed although its own bytes never landed right: no byte vouches for it")
+        self.replies.add((t, reply))
+
+    def run_ended(self, run: int, verdict: str, steps: Iterable[T]) -> None:
+        for other in ("done", "failed"):
+            if (run, other) in self.verdicts:
+                self.wrong.append(f"two verdicts: run {run} ended {other} and now {verdict}")
+        if verdict == "done":
+            missing = [t for t in steps if t not in self.landed]
+            if missing:
+                self.wrong.append(f"run {run} is done although {say(missing[0])} never landed right")
+        else:
+            attempt = self.attempt_of[run]
+            if not self.blamed & {("run", run), ("attempt", attempt), ("rival", attempt)}:
+                self.wrong.append(f"run {run} failed although nothing happened to it, nor to its attempt {attempt}")
+        self.verdicts.add((run, verdict))
+
+    # ---- Decode ---------------------------------------------------------------------------------------------------
+
+    def begins_read(self, t: T, attempt: int, owns: bool, registered: bool) -> None:
+        if not owns:
+            self.wrong.append(f"the read of {say(t)} begins into blocks that attempt {attempt} does not own")
+        if not registered:
+            self.wrong.append(f"the read of {say(t)} begins into blocks of attempt {attempt} that are not registered")
+        if self.heard.setdefault(attempt, t[0]) != t[0]:
+            self.wrong.append(f"attempt {attempt} reads {say(t)} although it listens to run {self.heard[attempt]}")
+        if attempt in self.failed or attempt in self.finished:
+            self.wrong.append(f"the read of {say(t)} begins although attempt {attempt} is over")
+
+    def attempt_failed(self, attempt: int) -> None:
+        if attempt in self.failed:
+            self.wrong.append(f"two verdicts: attempt {attempt} failed twice")
+        if attempt in self.scheduled or attempt in self.finished:
+            self.wrong.append(f"two verdicts: attempt {attempt} failed after it was scheduled")
+        if not self.blamed & {("attempt", attempt), ("run", self.heard.get(attempt, 0))}:
+            run = self.heard.get(attempt, 0)
+            self.wrong.append(f"attempt {attempt} failed although nothing happened to it, nor to its run {run}")
+        self.failed.add(attempt)
+
+    def completed(self, attempt: int) -> None:
+        if attempt in self.complete or attempt in self.failed:
+            before = "completed" if attempt in self.complete else "failed"
+            self.wrong.append(f"two verdicts: attempt {attempt} {before} and now completes")
+        self.complete.add(attempt)
+
+    def uses(self, attempt: int, chunks: int, layers: int, dest: Mapping[tuple[int, int], Content]) -> None:
+        """Inference reads the destination (it begins, goes on, or ends): all of it must be of one run."""
+        if attempt in self.failed:
+            self.wrong.append(f"attempt {attempt} runs although it failed")
+        run = self.heard.get(attempt, 0)
+        if (run, "failed") in self.verdicts:
+            self.wrong.append(f"attempt {attempt} runs although its run {run} failed")
+        for chunk in range(1, chunks + 1):
+            for layer in range(1, layers + 1):
+                if dest[chunk, layer] != (run, chunk, layer) or not run:
+                    self.wrong.append(
+                        f"attempt {attempt} runs with {dest[chunk, layer]} where {say((run, chunk, layer))} belongs"
+                    )
+                    return
+
+    def reclaimed(self, attempt: int, block: int, io: Iterable[Io]) -> None:
+        if self.owner.get(block) != attempt:
+            self.wrong.append(f"blocks {block} are given back by attempt {attempt}, which does not own them")
+        if attempt in self.scheduled:
+            self.wrong.append(f"blocks {block} are given back while attempt {attempt} still runs on them")
+        for x in io:
+            if x[0] in ("read", "stray") and x[2] == attempt:
+                self.wrong.append(f"blocks {block} are given back while {say(x[1])} may still land in them")  # type: ignore[arg-type]
+        self.owner.pop(block, None)

@@ -1,0 +1,55 @@
+"""When nothing is under way, nothing is held: the check that a World at rest has leaked nothing.
+
+Rule: this is the one place of the oracle that looks into the sessions, and only at rest: a leak is a thing that no event
+shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.spec.oracle import say
+
+if TYPE_CHECKING:
+    from tidegate.spec.world import World
+
+__all__ = ["at_rest", "leaks", "waiting"]
+
+
+def waiting(w: World) -> list[str]:
+    """Who still waits, or what is still under way, each in words; empty at rest."""
+    o = w.oracle
+    out = [f"{m[0]} {m[1:]} is in flight" for m in sorted(w.net) if m[0] != "START"]
+    out += [f"the {x[0]} of {say(x[1])} is under way" for x in w.io]  # type: ignore[arg-type]
+    ended = {run for run, _ in o.verdicts}
+    out += [f"run {run} has no verdict" for run in w.running if run not in ended]
+    out += [f"attempt {a} has no verdict" for a in w.block if a not in o.failed and a not in o.finished]
+    out += [f"{label[0]} {say(label[1])} is still due" for label in w.resend()]
+    return out
+
+
+def at_rest(w: World) -> bool:
+    o = w.oracle
+    return (
+        not w.io
+        and len(o.failed) + len(o.finished) >= len(w.block)
+        and len({run for run, _ in o.verdicts}) >= len(w.running)
+        and all(m[0] == "START" for m in w.net)
+        and not any(True for _ in w.resend())
+    )
+
+
+def leaks(w: World) -> list[str]:
+    """What is held although the World is at rest."""
+    if not at_rest(w):
+        return []
+    slots = [(i, s) for i, s in w.prefill.slots.items() if s.phase != "free"]
+    out = [f"leak: at rest slot {i} is {s.phase}, for {s.owner or 'nobody'}: {s}" for i, s in slots]
+    out += [f"leak: at rest blocks {b} still belong to attempt {a}" for b, a in w.oracle.owner.items()]
+    for key, o in w.prefill.pool.items():
+        if o.pins or o.phase == "writing":
+            out.append(f"leak: at rest object {key} is {o.phase} with pins {sorted(o.pins)}")
+    for key in sorted(w.oracle.whole):
+        if not w.prefill.can_evict(key):
+            out.append(f"leak: at rest object {key} holds every layer, but can be neither read nor evicted")
+    return out

@@ -1,0 +1,226 @@
+"""One function for each op of System.tla: the physical half of the step, and the call of the session that goes with it.
+
+Rules: a function changes the physical truth, spends the fault if the step is one, and returns the effects of the one session
+that was called; the World carries those out.  What a step does to memory is written here as System.tla writes it, without
+asking any session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, Send
+from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
+from tidegate.spec.oracle import EMPTY, JUNK, T, holds, say
+
+if TYPE_CHECKING:
+    from tidegate.spec.world import Label, World
+
+__all__ = ["STEPS"]
+
+
+def admit(w: World, attempt: int, block: int) -> list[Effect]:
+    if attempt in w.block:
+        w.oracle.wrong.append(f"attempt nonce {attempt} is used a second time")
+    w.block[attempt] = block
+    w.oracle.owner[block] = attempt
+    w.dest[block] = dict.fromkeys(w.dest[block], EMPTY)
+    from tidegate.spec.world import CHUNK_TOKENS
+
+    tokens = w.bounds.chunks_of(attempt) * CHUNK_TOKENS
+    return w.decode.admit(attempt, request=w.bounds.request_of(attempt), tokens=tokens)
+
+
+def registered(w: World, attempt: int) -> list[Effect]:
+    w.registering.discard(attempt)
+    w.is_registered.add(attempt)
+    return w.decode.registered(attempt)
+
+
+def _check_use(w: World, attempt: int) -> None:
+    w.oracle.uses(attempt, w.bounds.chunks_of(attempt), w.bounds.layers, w.dest[w.block[attempt]])
+
+
+def schedule(w: World, attempt: int) -> list[Effect]:
+    _check_use(w, attempt)
+    w.oracle.scheduled.add(attempt)
+    return w.decode.schedule(attempt)
+
+
+def finish(w: World, attempt: int) -> list[Effect]:
+    _check_use(w, attempt)
+    w.oracle.scheduled.discard(attempt)
+    w.oracle.finished.add(attempt)
+    return w.decode.finish(attempt)
+
+
+def abort(w: World, attempt: int) -> list[Effect]:
+    w.use("abort")
+    w.oracle.blamed.add(("attempt", attempt))
+    return w.decode.abort(attempt, "aborted by the client")
+
+
+def _lands(w: World, t: T, attempt: int, content: tuple[int, int, int]) -> None:
+    w.dest[w.block[attempt]][t[1], t[2]] = content
+    if attempt in w.oracle.scheduled:
+        w.oracle.wrong.append(f"{say(t)} lands in the blocks of attempt {attempt} while it runs on them")
+
+
+def read_end(w: World, t: T, attempt: int, how: str) -> list[Effect]:
+    good, bad = ("read", t, attempt, True), ("read", t, attempt, False)
+    slot = w.io.pop(good, None)
+    right = slot is not None and holds(w.mem[slot], t)
+    w.io.pop(bad, None)
+    if how == "ok":
+        if right:
+            w.oracle.landed.add(t)
+    else:
+        w.use("fail" if how == "quiet" else "unknown")
+        w.oracle.blamed.add(("run", t[0]))
+        if how == "unknown":
+            w.io["stray", t, attempt] = -1
+    _lands(w, t, attempt, t if how == "ok" and right and attempt in w.is_registered else JUNK)
+    effects = w.decode.read_end(TransferId(*t), how)
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, ReadDone | ReadFailed):
+            w.reports[t] = ("READ_DONE" if isinstance(effect.message, ReadDone) else "READ_FAILED", t)
+    return effects
+
+
+def landed(w: World, t: T, attempt: int) -> list[Effect]:
+    del w.io["stray", t, attempt]
+    _lands(w, t, attempt, JUNK)
+    return w.decode.landed(TransferId(*t))
+
+
+def resend_report(w: World, t: T) -> list[Effect]:
+    return w.decode.resend_report(TransferId(*t))
+
+
+def claim(w: World, run: int) -> list[Effect]:
+    step = w.prefill.step_of(run)
+    w.oracle.takes((step.run, step.chunk, step.layer))
+    shared = w.plan.is_shared(step.layer)
+    slot = w.plan.slot_of(step.layer)
+    if shared or step.chunk == 1:
+        w.oracle.overwritten(slot, f"the claim of run {run} chunk {step.chunk} layer {step.layer}", w.io)
+    effects = w.prefill.claim(run)
+    if (shared or step.chunk == 1) and not any(isinstance(effect, BeginLoad) for effect in effects):
+        w.mem[slot] = (run, step.layer, 0)
+    return effects
+
+
+def write(w: World, run: int) -> list[Effect]:
+    step = w.prefill.step_of(run)
+    r, c, layer = t = (run, step.chunk, step.layer)
+    slot = w.plan.slot_of(layer)
+    after = (r, layer, c) if w.mem[slot] == (r, layer, c - 1) else JUNK
+    w.mem[slot] = after
+    right = after != JUNK
+    w.oracle.computed(t, right)
+    w.io["attend", t, right] = slot
+    effects = w.prefill.write(run)
+    for effect in effects:
+        if isinstance(effect, BeginSave):
+            w.io["save", t, holds(w.mem[effect.slot], t)] = effect.slot
+            w.objects[r, c] = None
+        elif isinstance(effect, Send):
+            w.note_ready(t, effect.message)
+    return effects
+
+
+def _pop(w: World, op: str, t: T) -> tuple[bool, int]:
+    """End the copy `op` of t: (was it right at its beginning, its slot)."""
+    good = w.io.pop((op, t, True), None)
+    bad = w.io.pop((op, t, False), None)
+    slot = good if bad is None else bad
+    assert slot is not None, f"no {op} of {say(t)} is under way"
+    return bad is None, slot
+
+
+def layer_done(w: World, t: T) -> list[Effect]:
+    began, slot = _pop(w, "attend", t)
+    w.oracle.ended_copy("attention", t, began, w.mem[slot])
+    return w.prefill.layer_done(TransferId(*t))
+
+
+def save_end(w: World, t: T, ok: bool) -> list[Effect]:
+    began, slot = _pop(w, "save", t)
+    right = w.oracle.ended_copy("save", t, began, w.mem[slot])
+    if ok and right:
+        w.pooled.add(t)
+        w.oracle.saved(t[:2], all((*t[:2], layer) in w.pooled for layer in range(1, w.bounds.layers + 1)))
+    if not ok:
+        w.use("save")
+        w.oracle.spoilt.add(t[:2])
+        w.oracle.blamed.add(("run", t[0]))
+    return w.prefill.save_end(TransferId(*t), ok)
+
+
+def load_end(w: World, t: T, ok: bool) -> list[Effect]:
+    r, c, layer = t
+    slot = w.io.pop(("load", t))
+    right = all((r, k, layer) in w.pooled for k in range(1, c))
+    w.mem[slot] = (r, layer, c - 1) if ok and right else JUNK
+    if not ok:
+        w.use("load")
+        w.oracle.blamed.add(("run", r))
+    elif not right:
+        w.oracle.wrong.append(f"the load for {say(t)} ended well although the pool does not hold all it needs")
+    return w.prefill.load_end(TransferId(*t), ok)
+
+
+def miss(w: World, run: int) -> list[Effect]:
+    return w.prefill.miss(run)
+
+
+def evict(w: World, key: tuple[int, int]) -> list[Effect]:
+    w.use("evict")
+    for x in w.io:
+        if x[0] == "load" and x[1][0] == key[0] and key[1] < x[1][1]:  # type: ignore[index]
+            w.oracle.wrong.append(f"object {key} is evicted while {say(x[1])} loads it")  # type: ignore[arg-type]
+        if x[0] == "save" and x[1][:2] == key:  # type: ignore[index]
+            w.oracle.wrong.append(f"object {key} is evicted while {say(x[1])} is saved into it")  # type: ignore[arg-type]
+    w.pooled -= {t for t in w.pooled if t[:2] == key}
+    w.oracle.whole.discard(key)
+    w.oracle.blamed.add(("run", key[0]))
+    return w.prefill.evict(key)
+
+
+def revoke(w: World, t: T) -> list[Effect]:
+    w.use("revoke")
+    w.oracle.blamed.add(("run", t[0]))
+    w.oracle.published.pop(t, None)
+    return w.prefill.revoke(TransferId(*t))
+
+
+def resend_ready(w: World, t: T) -> list[Effect]:
+    return w.prefill.resend_ready(TransferId(*t))
+
+
+def deliver(w: World, m: Label, keep: bool) -> list[Effect]:
+    message = w.net[m]
+    if keep:
+        w.use("dup")
+    else:
+        del w.net[m]
+    if m[0] in ("START", "READ_DONE", "READ_FAILED", "ABORT"):
+        return w.prefill.receive(message)
+    if m[0] == "RUN_FAILED":
+        w.oracle.heard.setdefault(m[2], m[1])
+    return w.decode.receive(message)
+
+
+def lose(w: World, m: Label) -> list[Effect]:
+    w.use("loss")
+    del w.net[m]
+    return []
+
+
+STEPS: dict[str, Callable[..., Any]] = {
+    "Admit": admit, "Registered": registered, "Schedule": schedule, "Finish": finish, "Abort": abort, "ReadEnd": read_end,
+    "Landed": landed, "ResendReport": resend_report, "Claim": claim, "Write": write, "LayerDone": layer_done,
+    "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "Evict": evict, "Revoke": revoke, "ResendReady": resend_ready,
+    "Deliver": deliver, "Lose": lose,
+}  # fmt: skip
