@@ -13,7 +13,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard kernels/native/*)
 	touch $@
 
 demo: install
-	$(BIN)/tidegate run
+	rm -rf .demo-trace
+	$(BIN)/tidegate run --new-tokens 12 --trace .demo-trace
+	$(BIN)/tidegate trace .demo-trace
 
 test: install
 	$(BIN)/python tests/run_parts.py

@@ -1,6 +1,6 @@
 """`tidegate trace`: is a recorded run a behaviour of tla/system/System.tla, and did the bytes do what the machines said?
 
-Rules: TLC judges (tla/trace/SystemTrace.tla), Python only reads, merges and numbers; each line is one step, so the cost grows with
+Rules: TLC judges (tla/trace/RunTrace.tla), Python only reads, merges and numbers; each line is one step, so the cost grows with
 the length of the trace; a refused trace names the first line that does not fit, the rules that it breaks, what they speak of and
 what was possible instead; a trace in which no attempt was scheduled or failed is no evidence, and refused.
 """
@@ -66,8 +66,8 @@ def _substance(files: dict[str, File]) -> None:
     if not ops["Admit"]:
         raise TraceRefused(str(files["decode"].path), "the trace is trivial: no attempt was ever admitted")
     if not ops["Schedule"] + ops["Abort"] + sum(
-        line.op == "ReadEnd" and line.arguments["how"] != "ok" or line.op == "Deliver"
-        and line.arguments["message"].__struct_config__.tag in ("RUN_FAILED", "REVOKED")
+        (line.op == "ReadEnd" and line.arguments["how"] != "ok") or (line.op == "Deliver"
+        and line.arguments["message"].__struct_config__.tag in ("RUN_FAILED", "REVOKED"))
         for line in files["decode"].lines
     ):  # fmt: skip
         raise TraceRefused(str(files["decode"].path), "the trace is trivial: no attempt was scheduled, and none failed")
@@ -92,7 +92,7 @@ def tla(value: Any) -> str:
 
 
 def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int]:
-    """The lines as records of SystemTrace's Log, and how many deliveries repeat an earlier one. Raises TraceRefused."""
+    """The lines as records of RunTrace's Log, and how many deliveries repeat an earlier one. Raises TraceRefused."""
     records = [_physical(names, line) if line.physical else _event(names, line) for line in lines]
     last: dict[str, int] = {}
     repeated = 0
@@ -130,7 +130,8 @@ def _event(names: Names, line: Line) -> dict[str, Any]:
         elif name == "run":
             out[name] = names.step(line.where, value, 1, 1, 0)[0]
         elif name == "object":
-            out[name] = names.step(line.where, *value, 1, 0)[:2]
+            run, chunk = value
+            out[name] = names.step(line.where, run, chunk, 1, 0)[:2]
         else:
             out[name] = value
     return out
@@ -153,7 +154,7 @@ def run(names: Names, records: list[dict[str, Any]]) -> Result:
             "SPECIFICATION TraceSpec\nCONSTANTS\n" + "".join(f"    {name} = {value}\n" for name, value in constants.items())
             + "    ChunksOf <- TraceChunks\nCONSTRAINT Judge\nVIEW TraceView\n"
         )  # fmt: skip
-        module = root() / "tla" / "trace" / "SystemTrace.tla"
+        module = root() / "tla" / "trace" / "RunTrace.tla"
         if not module.exists():
             raise SpecError(f"{module} is missing: run from a source checkout")
         return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=JVM)

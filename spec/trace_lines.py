@@ -85,7 +85,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "SaveEnd": _T | {"ok": bool}, "LoadEnd": _T | {"ok": bool}, "Evict": {"object": tuple[int, int]},
     "ReadEnd": _T | _A | {"how": Literal["ok", "quiet", "unknown"]}, "Deliver": {"message": dict[str, Any]},
 }  # fmt: skip
-MESSAGES = {kind.__struct_config__.tag: kind for kind in Message.__args__}  # type: ignore[attr-defined]
+MESSAGES = {kind.__struct_config__.tag: kind for kind in Message.__args__}
 RECEIVED = {
     "prefill": ("START", "READ_DONE", "READ_FAILED", "ABORT"),
     "decode": ("READY", "COMMITTED", "REVOKED", "RUN_FAILED"),
@@ -181,7 +181,7 @@ def _header(path: Path, raw: dict[str, Any]) -> Header:
     if raw.get("format") != FORMAT or raw.get("protocol") != VERSION:
         raise TraceRefused(where, f"format {raw.get('format')!r} of protocol {raw.get('protocol')!r}: this release reads format "
                            f"{FORMAT} of protocol {VERSION}; use the release that wrote it")  # fmt: skip
-    header = _convert(where, raw, Header)
+    header: Header = _convert(where, raw, Header)
     strange = [layer for layer in header.shared if not 1 <= layer <= header.layers]
     if header.layers < 1 or strange or (header.shared and header.shared_slots < 1):
         raise Unreadable(f"{where}: layers {header.layers}, shared {header.shared} over {header.shared_slots} slots is no plan")

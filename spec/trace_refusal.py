@@ -1,7 +1,7 @@
 """Explains a trace that TLC did not follow to its end.
 
 Rules: the explanation is TLC's: the rules that did not hold, the values that they speak of, and the steps that were enabled, as
-SystemTrace printed them; numbers of runs and attempts are given back as the nonces of the trace.
+RunTrace printed them; numbers of runs and attempts are given back as the nonces of the trace.
 """
 
 from __future__ import annotations

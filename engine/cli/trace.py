@@ -16,7 +16,8 @@ def command(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help
     Example: `tidegate trace /tmp/t`
     """
     from tidegate.spec.errors import SpecError
-    from tidegate.spec.trace import TraceRefused, check
+    from tidegate.spec.trace import check
+    from tidegate.spec.trace_lines import TraceRefused
 
     worst = 0
     for folder in folders:

@@ -603,7 +603,7 @@ OneVerdict ==
     /\ \A t \in Transfers : ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
     /\ \A r \in Runs : ~(<<r, "done">> \in verdicts /\ <<r, "failed">> \in verdicts)
     /\ \A r \in Runs : <<r, "done">> \in verdicts =>
-          \A t \in Transfers : t[1] = r => transfers[t].phase = "done"
+          \A t \in Transfers : (t[1] = r /\ t[2] <= runs[r].chunks) => transfers[t].phase = "done"
 
 \* The same for attempts: what is scheduled ends well, what has ended does not begin again.
 EndsStay ==

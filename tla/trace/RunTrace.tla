@@ -1,4 +1,4 @@
------------------------------ MODULE SystemTrace ------------------------------
+----------------------------- MODULE RunTrace ------------------------------
 (***************************************************************************)
 (* Is a recorded run a behaviour of System?  Log (module TraceData, written *)
 (* from the run's files, merged) is its lines, at the next one.  Each line  *)
@@ -12,7 +12,7 @@
 (***************************************************************************)
 EXTENDS TraceRules, TLC, TraceData
 
-VARIABLE at
+VARIABLE at     \* not l, nor open: System has parameters and definitions of these names, and TLC confuses them
 
 TraceChunks(a) == ChunkCounts[a]
 
@@ -101,6 +101,7 @@ Broken == {Safety[i][1] : i \in {k \in 1..Len(Safety) : ~Safety[k][2]}}
 Judge == IF at = 1 \/ Log[at - 1].op = "physical" THEN TRUE
          ELSE IF Broken = {} THEN TRUE
          ELSE PrintT(<<"BROKEN", ToString(<<at - 1, Broken, About(Log[at - 1])>>)>>) /\ FALSE
-\* (A variable may not be called l, nor open: System has definitions and parameters of these names, and TLC confuses them.)
-TraceView == at
+\* at alone tells states apart.  What else stands here is for speed: TLC leaves a function [x \in S |-> e] unevaluated until
+\* somebody looks at all of it, and each would drag along the states before it.
+TraceView == IF at = 1 THEN <<at, vars, seen>> ELSE <<at, pool, slots, runs>>
 ===============================================================================
