@@ -132,7 +132,7 @@ def _find(name: str, suffix: str, path: Path, folders: Sequence[Path]) -> Path:
 def judge(model: Model, on_line: Callable[[str], None] | None = None) -> Outcome:
     """Run TLC on one model."""
     begin = time.monotonic()
-    jvm = tlc.LIGHT if model.quick else tlc.HEAVY
+    jvm = tlc.LIGHT if (model.distinct or 0) < 20_000 else tlc.SMALL
     try:
         result = tlc.run_tlc(
             model.module, model.config, library=library(), workers=model.workers, deadlock=model.deadlock,

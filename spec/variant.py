@@ -65,7 +65,8 @@ class Configuration:
         with scratch(self.module, changed) as place:
             config = place.module.parent / self.config.name
             config.write_text(text or self.without(gone))
-            result = tlc.run_tlc(place.module, config, library=place.library, jvm=tlc.SMALL, seconds=SECONDS)
+            jvm = tlc.LIGHT if self.states < 20_000 else tlc.SMALL
+            result = tlc.run_tlc(place.module, config, library=place.library, jvm=jvm, seconds=SECONDS)
         if result.violated == "<temporal>" and len(self.properties) == 1:
             result.violated = self.properties[0]
         return result

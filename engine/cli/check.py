@@ -13,18 +13,31 @@ def command(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the configurations marked quick.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All configurations (the default when none is named).")] = False,
+    mutants: Annotated[bool, typer.Option("--mutants", help="Drop each conjunct of each guard and see the harm.")] = False,
+    machine: Annotated[str, typer.Option("--machine", help="With --mutants: this machine only.")] = "",
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="With --mutants: TLCs at a time.")] = 2,
+    write: Annotated[bool, typer.Option("--write", help="With --mutants: write tla/mutants.toml anew.")] = False,
 ) -> None:
     """Model-check the configurations of tla/models (needs the `spec` extra; a source checkout).
 
-    Example: `tidegate check --quick`
+    Examples: `tidegate check --quick`, `tidegate check --mutants --machine Transfer`
     """
     from tidegate.spec import models
     from tidegate.spec.errors import SpecError
 
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other: give one")
+    if mutants and (quick or full or configs):
+        raise typer.BadParameter("--mutants chooses its configurations itself: leave out --quick, --full and names")
+    if not mutants and (machine or write):
+        raise typer.BadParameter("--machine and --write go with --mutants")
     try:
-        ok = models.run(configs or [], quick=quick)
+        if mutants:
+            from tidegate.spec import mutant_report
+
+            ok = mutant_report.run(machine, jobs=jobs, write=write)
+        else:
+            ok = models.run(configs or [], quick=quick)
     except SpecError as error:
         typer.echo(f"tidegate check: {error}", err=True)
         raise typer.Exit(2) from None

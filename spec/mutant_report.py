@@ -1,0 +1,69 @@
+"""Runs the mutants with progress, and shows the result as a table.
+
+Rules: the exit is good only if no verdict is open and, unless the table is to be written, all agree with tla/mutants.toml.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.spec import mutant_table
+from tidegate.spec.mutants import Mutant, Verdict, all_mutants, run_all
+from tidegate.spec.variant import configurations
+
+__all__ = ["MOST_STATES", "run", "summary"]
+
+MOST_STATES = 100_000
+"""Configurations with more states are left to `tidegate check`."""
+
+
+def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Console | None = None) -> bool:
+    """Judge every mutant (of one machine, if named). True if all is as the table says, or as it may be written."""
+    console = console or Console()
+    mutants = all_mutants(machine)
+    verdicts = _judged(mutants, jobs, console)
+    console.print(summary(verdicts))
+    wrong = [f"{v.mutant.name} is open: {v.effect}" for v in verdicts if not v.fine]
+    if write:
+        console.print(f"wrote {mutant_table.write(verdicts)}")
+    else:
+        entries = [e for e in mutant_table.read() if machine in ("", e.machine)]
+        wrong += mutant_table.stale(entries, mutants) + mutant_table.differences(entries, verdicts)
+    for line in dict.fromkeys(wrong):
+        console.print(Text(line, "bold red"))
+    return not wrong
+
+
+def _judged(mutants: Sequence[Mutant], jobs: int, console: Console) -> list[Verdict]:
+    models = [c for c in configurations() if c.states <= MOST_STATES]
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    lock = threading.Lock()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"which conjuncts decide, in {len(models)} configurations", total=len(mutants))
+
+        def told(v: Verdict) -> None:
+            with lock:
+                progress.update(task, description="mutants", advance=1)
+                where = f"{v.violated} in {v.configuration}, {v.steps} steps" if v.violated else ""
+                console.print(Text(f"{v.mutant.name}: {v.kind} {where}"), highlight=False)
+
+        return run_all(mutants, models, jobs=jobs, told=told)
+
+
+def summary(verdicts: Sequence[Verdict]) -> Table:
+    """machine, conjunct, verdict, property, steps, what the replay did."""
+    table = Table("guard", "conjunct", "verdict", "property", "steps", "without it", "with it")
+    for v in verdicts:
+        style = "green" if v.kind == "killed" else "yellow" if v.fine else "bold red"
+        alone = f"alone: {v.alone}" if v.alone else ""
+        table.add_row(Text(v.mutant.name), Text(v.mutant.text), Text(v.kind, style), Text(v.violated or alone),
+                      str(v.steps or ""), Text(v.effect), Text(v.real))  # fmt: skip
+    counts = {kind: sum(v.kind == kind for v in verdicts) for kind in sorted({v.kind for v in verdicts})}
+    table.caption = ", ".join(f"{n} {kind}" for kind, n in counts.items())
+    return table

@@ -1,0 +1,105 @@
+"""tla/mutants.toml: what became of each dropped conjunct, committed.
+
+Rules: the table has one entry for each conjunct of each guard, in the order of the sources, and none besides; a conjunct that
+is new, gone or changed makes it stale, and so does a judgement that comes out otherwise.  It is written by
+`tidegate check --mutants --write` alone.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.spec.errors import SpecError
+from tidegate.spec.mutants import Mutant, Verdict, all_mutants
+from tidegate.spec.paths import root
+
+__all__ = ["Entry", "differences", "read", "stale", "table_path", "write"]
+
+HOW = "run `tidegate check --mutants --write` and read what it says of the new ones"
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row; the fields are those of mutants.Verdict."""
+
+    machine: str
+    guard: str
+    number: int
+    conjunct: str
+    kind: str
+    configuration: str = ""
+    violates: str = ""
+    steps: int = 0
+    effect: str = ""
+    real: str = ""
+    alone: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.machine}.{self.guard}#{self.number}"
+
+
+def table_path() -> Path:
+    return root() / "tla" / "mutants.toml"
+
+
+def entry(v: Verdict) -> Entry:
+    c = v.mutant.conjunct
+    return Entry(c.machine, c.guard, c.number, v.mutant.text, v.kind, v.configuration, v.violated, v.steps, v.effect, v.real,
+                 v.alone)  # fmt: skip
+
+
+def read(path: Path | None = None) -> list[Entry]:
+    """The committed table. Raises SpecError if it is not one."""
+    path = path or table_path()
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text())["mutant"], list[Entry])
+    except (OSError, KeyError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise SpecError(f"{path} is no table of mutants ({error}): {HOW}") from None
+
+
+def stale(entries: Sequence[Entry], mutants: Iterable[Mutant] | None = None) -> list[str]:
+    """One line for each conjunct that the table does not have, or has and should not, or has with another text."""
+    known = {e.name: e for e in entries}
+    now = {m.name: m for m in (all_mutants() if mutants is None else mutants)}
+    out = [f"{m.name} ({m.text}) is new: {HOW}" for name, m in now.items() if name not in known]
+    out += [f"{name} ({e.conjunct}) is gone: {HOW}" for name, e in known.items() if name not in now]
+    out += [
+        f"{name} was ({known[name].conjunct}), is ({m.text}): {HOW}"
+        for name, m in now.items()
+        if name in known and known[name].conjunct != m.text
+    ]
+    return out + [f"{e.name} is open: {e.effect}" for e in entries if e.kind == "open"]
+
+
+def differences(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> list[str]:
+    """Where a judgement differs from the committed one in kind or in the property that breaks."""
+    known = {e.name: e for e in entries}
+    out = []
+    for v in verdicts:
+        e = known.get(v.mutant.name)
+        if e is not None and (e.kind, e.violates) != (v.kind, v.violated):
+            out.append(f"{e.name}: committed {e.kind} {e.violates}, now {v.kind} {v.violated} ({v.effect}): {HOW}")
+    return out
+
+
+def write(verdicts: Sequence[Verdict], path: Path | None = None) -> Path:
+    """Write the table; rows of machines that were not judged stay as they were."""
+    path = path or table_path()
+    fresh = {v.mutant.name: entry(v) for v in verdicts}
+    kept = {e.name: e for e in read(path)} if path.exists() else {}
+    rows = [fresh.get(m.name) or kept.get(m.name) for m in all_mutants()]
+    head = '# Written by `tidegate check --mutants --write`; what the columns mean is told in docs/model.md.\n'
+    path.write_text(head + "".join(_toml(row) for row in rows if row is not None))
+    return path
+
+
+def _toml(row: Entry) -> str:
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items() if value not in ("", 0)]
+    return "\n[[mutant]]\n" + "\n".join(lines) + "\n"

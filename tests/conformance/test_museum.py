@@ -1,0 +1,36 @@
+"""Every property of the system model has a planted bug that TLC shows by that very property."""
+
+import os
+import re
+
+import pytest
+
+from tidegate.spec.museum import planted, show
+from tidegate.spec.paths import root
+from tidegate.spec.variant import configurations
+
+LIVE = {c.name for c in configurations() if c.live}
+
+
+def chosen():
+    """Bugs against fairness take longer: they are left to the long run."""
+    return [bug for bug in planted() if bug.configuration not in LIVE or os.environ.get("TIDEGATE_LONG")]
+
+
+@pytest.mark.parametrize("bug", chosen(), ids=lambda bug: bug.property)
+def test_the_property_shows_the_bug(bug):
+    result = show(bug)
+    assert result.violated == bug.property, f"{bug.mistake}: TLC names {result.violated or 'nothing'}, not {bug.property}"
+    assert len(result.trace) > 1
+
+
+def test_every_property_has_a_bug():
+    checked = {name for c in configurations() for name in c.properties}
+    assert checked == {bug.property for bug in planted()}
+
+
+def test_every_witness_is_promised():
+    text = (root() / "tla" / "system" / "System.tla").read_text()
+    witnesses = set(re.findall(r"^(Never\w+) ==", text, re.MULTILINE))
+    manifest = (root() / "tla" / "models" / "manifest.toml").read_text()
+    assert witnesses == set(re.findall(r'violates = "(Never\w+)"', manifest))
