@@ -74,7 +74,7 @@ def test_an_abort_in_the_middle_ends_one_request_and_gives_its_blocks_back() -> 
 
 
 def test_with_read_lease_a_revoked_read_is_never_believed() -> None:
-    c = config(concurrency=1, read_lease=0.15, decode_faults=(slow("read", 0.6, layer=1, chunk=2, nth=1),))
+    c = config(concurrency=1, read_lease=1.0, decode_faults=(slow("read", 2.5, layer=1, chunk=2, nth=1),))
     result, compared = run(c)
     assert not result.results[0].ok
     assert compared[1].equal
