@@ -1,0 +1,116 @@
+"""Topology arithmetic for any P TP that is a multiple of D TP; messages that are exactly what they say."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
+from tidegate.protocol.messages import VERSION, Committed, ReadDone, Ready, Start, TransferId, decode, encode
+from tidegate.protocol.prefill import PrefillSession
+from tidegate.protocol.topology import SlotPlan, Topology
+
+
+@given(d_tp=st.integers(1, 8), ratio=st.integers(1, 8), blocks=st.integers(0, 100))
+def test_members_cover_the_indexer_once_and_main_comes_from_one(d_tp: int, ratio: int, blocks: int) -> None:
+    t = Topology(p_tp=d_tp * ratio, d_tp=d_tp)
+    for d_rank in range(d_tp):
+        group = t.group(d_rank)
+        assert [t.d_rank(p) for p in group] == [d_rank] * ratio
+        assert [t.member(p) for p in group] == list(range(ratio))
+        assert sorted(b for p in group for b in t.indexer_blocks(p, blocks)) == list(range(blocks))
+        assert sum(t.sends_main(p) for p in group) == 1
+    assert sorted(p for d in range(d_tp) for p in t.group(d)) == list(range(t.p_tp))
+
+
+@given(d_tp=st.integers(1, 8), dp=st.integers(1, 8))
+def test_ports_are_disjoint(d_tp: int, dp: int) -> None:
+    t = Topology(p_tp=d_tp, d_tp=d_tp)
+    ports = [t.port(9000, dp_rank=i, d_rank=k) for i in range(dp) for k in range(d_tp)]
+    assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize(("p", "d"), [(1, 2), (3, 2), (0, 1), (4, 0)])
+def test_a_topology_that_cannot_be_is_refused_by_both_sizes(p: int, d: int) -> None:
+    with pytest.raises(ValueError, match=f"p_tp={p}, d_tp={d}"):
+        Topology(p_tp=p, d_tp=d)
+
+
+@given(layers=st.integers(1, 12), buffers=st.integers(1, 5), data=st.data())
+def test_slots_are_i_plus_min_b_r_without_a_gap(layers: int, buffers: int, data: st.DataObject) -> None:
+    own = frozenset(data.draw(st.sets(st.integers(1, layers))))
+    plan = SlotPlan.make(layers=layers, independent=own, buffers=buffers)
+    assert plan.slots == tuple(range(len(own) + min(buffers, layers - len(own))))
+    for layer in own:
+        assert sum(plan.slot_of(other) == plan.slot_of(layer) for other in range(1, layers + 1)) == 1
+
+
+READY = Ready("q", 5, TransferId(7, 1, 2), 0, 3, 11, 0, 4, True)
+
+
+def test_messages_survive_the_wire() -> None:
+    for message in (READY, Start("q", 1, 2, 3, (1, 2, 3)), Committed(TransferId(1, 2, 3))):
+        assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("data", [b"", b"\x09", encode(READY)[:-3], encode(READY) + b"x", bytes((VERSION + 1,)) + encode(READY)[1:]])
+def test_what_is_not_exactly_a_message_is_a_remote_error(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode(data)
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_a_message_or_a_remote_error(data: bytes) -> None:
+    with contextlib.suppress(RemoteProtocolError):
+        decode(bytes((VERSION,)) + data)
+
+
+def sessions() -> tuple[PrefillSession, DecodeSession]:
+    plan = SlotPlan.make(layers=2, independent=frozenset(), buffers=1)
+    return PrefillSession(plan=plan, chunk_tokens=4, new_run=lambda s: len(s.runs) + 1), DecodeSession(layers=2)
+
+
+def test_a_report_about_other_contents_is_refused_and_changes_nothing() -> None:
+    """The peer names a transfer in an epoch, slot or life that it never had."""
+    p, _ = sessions()
+    p.receive(Start("q", 1, 1, 4))
+    p.claim(1)
+    p.write(1)
+    before = p.snapshot()
+    ready = next(iter(p.readies.values()))
+    for slot, epoch, life in ((1, ready.epoch, 1), (0, ready.epoch + 1, 1), (0, ready.epoch, 9)):
+        with pytest.raises(RemoteProtocolError, match="never published so"):
+            p.receive(ReadDone(ready.transfer, slot, epoch, life))
+    with pytest.raises(RemoteProtocolError):
+        p.receive(ReadDone(TransferId(9, 1, 1), 0, 1, 1))
+    assert p.snapshot() == before
+
+
+def test_an_illegal_call_names_machine_state_and_story_and_changes_nothing() -> None:
+    p, d = sessions()
+    p.receive(Start("q", 1, 1, 4))
+    before = p.snapshot()
+    with pytest.raises(LocalProtocolError, match=r"PhysicalBuffer: Write .* is refused") as refused:
+        p.write(1)
+    assert "before this: Deliver(" in str(refused.value)
+    assert p.snapshot() == before
+    d.admit(1, request="q", tokens=4)
+    with pytest.raises(LocalProtocolError, match="not everything has arrived"):
+        d.schedule(1)
+
+
+def test_a_ready_that_contradicts_an_earlier_one_is_refused() -> None:
+    _, d = sessions()
+    d.admit(5, request="q", tokens=4)
+    d.registered(5)
+    d.receive(READY)
+    before = d.snapshot()
+    with pytest.raises(RemoteProtocolError, match="other contents"):
+        d.receive(Ready("q", 5, READY.transfer, 1, 4, 11, 0, 4, True))
+    with pytest.raises(RemoteProtocolError, match="within 2 layers"):
+        d.receive(Ready("q", 5, TransferId(7, 1, 3), 0, 3, 11, 0, 4, True))
+    assert d.snapshot() == before
