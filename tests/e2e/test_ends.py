@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,60 +17,68 @@ from tidegate.engine.pair import PairError, run_pair
 TIDEGATE = [sys.executable, "-c", "from tidegate.engine.cli import main; main()"]
 
 
-def leftovers() -> set[str]:
-    return {p.name for p in Path(tempfile.gettempdir()).glob("tidegate-pool-*")}
+def workers(parent: int) -> list[int]:
+    """The worker processes that `parent` started and that are alive."""
+    found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines()
+    rows = [line.split(None, 2) for line in found if "tidegate.engine." in line and "_worker" in line]
+    return [int(pid) for pid, ppid, _ in rows if int(ppid) == parent]
 
 
-def workers() -> list[str]:
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
-    return [line for line in found if "tidegate.engine." in line and "_worker" in line]
+def alive(pid: int) -> bool:
+    """Not gone, and not a zombie that nobody reaps."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
-def gone() -> bool:
+def gone(pids: list[int]) -> bool:
     """The workers end by themselves soon after their parent."""
-    end = time.monotonic() + 10
-    while workers() and time.monotonic() < end:
+    end = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < end:
         os.sched_yield()
-    return not workers()
+    return not any(map(alive, pids))
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_killed_worker_is_named_and_the_other_ended(role: str) -> None:
-    before = leftovers()
     c = config(decode_faults=(slow("read", 0.2),))
+    started: list[int] = []
+
+    def kill(pids: dict[str, int]) -> None:
+        started.extend(pids.values())
+        os.kill(pids[role], signal.SIGKILL)
+
     with pytest.raises(PairError, match=rf"the {role} worker died with exit code -9"):
-        run_pair(c, on_started=lambda pids: os.kill(pids[role], signal.SIGKILL), timeout=30)
-    assert gone()
-    assert leftovers() == before
+        run_pair(c, on_started=kill, timeout=30)
+    assert gone(started)
 
 
-def start_run(tmp_path: Path) -> subprocess.Popen[str]:
+def start_run(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
     prompt = tmp_path / "prompt.txt"
     prompt.write_bytes(TEXT * 10)
     process = subprocess.Popen([*TIDEGATE, "run", "--prompt-file", str(prompt), "--chunk", "64"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
     end = time.monotonic() + 30
-    while len(workers()) < 2 and time.monotonic() < end:
+    while len(pids := workers(process.pid)) < 2 and time.monotonic() < end:
         os.sched_yield()
-    return process
+    return process, pids
 
 
 def test_ctrl_c_ends_all(tmp_path: Path) -> None:
-    before = leftovers()
-    process = start_run(tmp_path)
+    process, pids = start_run(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said
-    assert gone()
-    assert leftovers() == before
+    assert gone(pids)
 
 
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
-    process = start_run(tmp_path)
+    process, pids = start_run(tmp_path)
     process.kill()
     process.communicate(timeout=30)
-    assert gone()
+    assert gone(pids)
 
 
 BAD = {
@@ -122,4 +129,3 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PairError, match=f"port {port} cannot be bound"):
             run_pair(config(port=port), timeout=30)
-    assert gone()
