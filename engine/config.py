@@ -58,10 +58,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     concurrency: int = 2
     trace: str = ""
     pool_folder: str = ""
+    scratch_folder: str = ""  # the parent's, for this run; a worker that outlives the parent removes it
     read_lease: float = 0.0
     resend_seconds: float = 0.5
     deadline_seconds: float = 120.0
-    abort_after: dict[str, int] = {}
+    abort_after: dict[str, float] = {}  # request id -> seconds after which its client gives up; for tests
     prefill_faults: tuple[FaultSpec, ...] = ()
     decode_faults: tuple[FaultSpec, ...] = ()
     tags: bool = False

@@ -2,18 +2,16 @@
 
 Rules: one thread owns the session (`Owner`); one thread decodes; pulls run on the data path's threads and only post their end.
 Each attempt's destination is a region of its own with the pull backend, from its registration until nothing can land in it any
-more, so a range outside it is refused to the byte.  What READY says is compared with the layout that was mapped at the
-handshake before a byte moves.
+more, so a range outside it is refused to the byte.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import zmq
 from tidegate.engine import control
 from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.decode_peer import PEER, Peer, region
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Counts, SparseKV
 from tidegate.engine.model import Model, greedy
@@ -30,19 +29,17 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder, content_tag
 from tidegate.engine.row_pool import Place, RowPool
-from tidegate.engine.slots import SharedMemory, fetch_memory
 from tidegate.engine.tracing import labels, trace_file, trace_footer, trace_header, trace_observer
-from tidegate.engine.worker_io import Parent
+from tidegate.engine.worker_io import Parent, run_worker
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
-from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Ready, TransferId, decode, encode
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import Message, Ready, TransferId, decode, encode
 
 __all__ = ["DecodeWorker", "main"]
 
 log = logging.getLogger(__name__)
 AREAS = ("main", "index")
-PEER = "prefill-0"
 
 
 class Active:
@@ -53,8 +50,29 @@ class Active:
         self.since = time.monotonic()
         self.tokens: list[int] = []
         self.logits: list[torch.Tensor] = []
-        self.kv: SparseKV | None = None
-        self.reads = 0
+        self.tags: dict[str, str] = {}
+
+    def tag(self, chunk: int) -> None:
+        """Note a tag of the rows of each (chunk, layer) as they lie in the destination, before decode adds any."""
+        tokens = len(self.request.prompt)
+        for first in range(0, tokens, chunk):
+            for layer in range(self.places["main"].rows.shape[0]):
+                rows = [self.places[name].rows[layer, first : min(first + chunk, tokens)] for name in AREAS]
+                self.tags[f"{first // chunk + 1}/{layer + 1}"] = content_tag(*rows)
+
+
+class Running:
+    """A scheduled attempt and its rows behind hot buffers; the decoding thread alone touches it until it is finished."""
+
+    def __init__(self, active: Active, hot: int, counts: Counts) -> None:
+        self.active = active
+        main, index = (active.places[name] for name in AREAS)
+        self.kv = SparseKV(main, index, len(active.request.prompt), hot, counts)
+
+    def next(self) -> tuple[int, int, SparseKV]:
+        """(token, position, rows) of the next step; the first runs the last token of the prompt again."""
+        prompt, tokens = self.active.request.prompt, self.active.tokens
+        return tokens[-1] if tokens else prompt[-1], len(prompt) - 1 + len(tokens), self.kv
 
 
 class DecodeWorker:
@@ -64,21 +82,18 @@ class DecodeWorker:
         self.config, self.parent = config, parent
         self.model = Model.random(config.model_config(), config.seed)
         model = self.model.config
-        self.layers = model.num_hidden_layers
         capacity = config.max_tokens + config.new_tokens
         self.pools = {
-            name: RowPool(config.concurrency, self.layers, capacity, width, model.torch_dtype)
-            for name, width in (("main", model.main_width), ("index", model.index_width))
+            name: RowPool(config.concurrency, model.num_hidden_layers, capacity, width, model.torch_dtype)
+            for name, width in zip(AREAS, (model.main_width, model.index_width), strict=True)
         }
-        self.incarnation = secrets.randbits(62) + 1
-        self.recorder: Recorder | NullRecorder = NULL
-        if config.trace:
-            self.recorder = Recorder(Path(config.trace) / trace_file("decode", 0), Path(trace_file("decode", 0)).stem)
-        trace_header(self.recorder, role="decode", rank=0, incarnation=self.incarnation, layers=self.layers)
+        incarnation = secrets.randbits(62) + 1
+        self.recorder = self._recorder(incarnation)
         self.faults = Injector(config.decode_faults)
-        self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies(), threads=1)
+        self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies())
+        self.peer = Peer(self.backend, incarnation=incarnation, layers=model.num_hidden_layers)
         self.session = DecodeSession(
-            layers=self.layers, incarnation=self.incarnation, observer=trace_observer(self.recorder)
+            layers=model.num_hidden_layers, incarnation=incarnation, observer=trace_observer(self.recorder)
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket, self.port = control.bind(self.context, config.port)
@@ -88,56 +103,54 @@ class DecodeWorker:
         )  # fmt: skip
         self.waiting = deque(enumerate(config.requests))
         self.active: dict[int, Active] = {}
-        self.ready: queue.Queue[Active | None] = queue.Queue()
+        self.complete: queue.Queue[Active | None] = queue.Queue()
         self.counts = Counts()
-        self.memory: SharedMemory | None = None
-        self._peer = b""
-        self._peer_incarnation = 0
         self._reported: dict[TransferId, float] = {}
-        self.pulled = {"main": 0.0, "index": 0.0}
-        self.failed = 0
+        self.pulled: Counter[str] = Counter()
+
+    def _recorder(self, incarnation: int) -> Recorder | NullRecorder:
+        name = trace_file("decode", 0)
+        recorder = Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
+        trace_header(recorder, role="decode", rank=0, incarnation=incarnation, layers=self.model.config.num_hidden_layers)
+        return recorder
 
     # ---- the decoding thread --------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Decode whatever is complete, all together, one token a step, until the parent says stop."""
-        self.parent.watch(lambda: self.ready.put(None))
+        self.parent.watch(lambda: self.complete.put(None), self.config.scratch_folder)
         self.owner.start()
         self.parent.say("ready", port=self.port)
-        running: list[Active] = []
-        stopping = False
-        while not stopping:
-            while not running or not self.ready.empty():
-                one = self.ready.get()
-                if one is None:
-                    stopping = True
-                    break
-                running.append(self._opened(one))
-            if running and not stopping:
-                running = self._step(running)
+        running: list[Running] = []
+        while (more := self._more(wait=not running)) is not None:
+            running = self._step(running + more)
         self._close()
 
-    def _opened(self, one: Active) -> Active:
-        """Its rows, behind hot buffers: nobody but this thread touches them until it is finished."""
-        main, index = (one.places[name] for name in AREAS)
-        one.kv = SparseKV(main, index, len(one.request.prompt), self.config.hot_buffer, self.counts)
-        return one
+    def _more(self, *, wait: bool) -> list[Running] | None:
+        """What has become complete, waiting for something if asked to; None when the parent said stop."""
+        more: list[Running] = []
+        while (wait and not more) or not self.complete.empty():
+            one = self.complete.get()
+            if one is None:
+                return None
+            more.append(Running(one, self.config.hot_buffer, self.counts))
+        return more
 
-    def _step(self, running: list[Active]) -> list[Active]:
-        """One token for each; those that have all theirs are reported and finished."""
-        batch = []
-        for one in running:
-            assert one.kv is not None
-            token = one.tokens[-1] if one.tokens else one.request.prompt[-1]
-            batch.append((token, len(one.request.prompt) - 1 + len(one.tokens), one.kv))
-        logits = self.model.decode_step(batch)
+    def _step(self, running: list[Running]) -> list[Running]:
+        """One token for each; those that have all theirs are finished, the others returned."""
+        logits = self.model.decode_step([one.next() for one in running])
+        going = []
         for one, row, token in zip(running, logits, greedy(logits), strict=True):
-            one.tokens.append(token)
-            one.logits.append(row.clone())
-        for one in running:
-            if len(one.tokens) == self.config.new_tokens:
-                self.owner.post(partial(self._finish, one))
-        return [one for one in running if len(one.tokens) < self.config.new_tokens]
+            active = one.active
+            active.tokens.append(token)
+            active.logits.append(row.clone())
+            if len(active.tokens) == self.config.new_tokens:
+                self.owner.post(partial(self._finish, active))
+            else:
+                going.append(one)
+            if len(active.tokens) % 16 == 0:
+                self.parent.say("progress", text=f"decode {active.request.id}: {len(active.tokens)} tokens")
+        return going
 
     # ---- the owner's thread ---------------------------------------------------------------------------------------
 
@@ -145,13 +158,10 @@ class DecodeWorker:
         for effect in effects:
             match effect:
                 case Send(message):
-                    for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
-                        self._socket.send_multipart([self._peer, control.MESSAGE, encode(message)])
-                    if (transfer := getattr(message, "transfer", None)) is not None:
-                        self._reported.setdefault(transfer, time.monotonic())
+                    self._send(message)
                 case Register(attempt):
                     for name, place in self.active[attempt].places.items():
-                        self.backend.register(f"{name}-{attempt}", place.rows)
+                        self.backend.register(region(name, attempt), place.rows)
                     self.owner.post(partial(self._registered, attempt))
                 case BeginRead(ready):
                     self._read(ready)
@@ -159,14 +169,19 @@ class DecodeWorker:
                     self._schedule(self.active[attempt])
                 case AttemptFailed(attempt, reason):
                     one = self.active[attempt]
-                    self.failed += 1
                     self.parent.say("result", request=one.request.id, index=one.index, attempt=attempt, text=reason)
                 case Reclaimed(attempt):
                     self._give_back(self.active.pop(attempt))
 
+    def _send(self, message: Message) -> None:
+        for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
+            self._socket.send_multipart([self.peer.address, control.MESSAGE, encode(message)])
+        if (transfer := getattr(message, "transfer", None)) is not None:
+            self._reported.setdefault(transfer, time.monotonic())
+
     def _admit(self) -> None:
         """Give waiting requests a destination while there is room and somebody to prefill them."""
-        while self.memory is not None and self.waiting and all(pool.free for pool in self.pools.values()):
+        while self.peer.memory is not None and self.waiting and all(pool.free for pool in self.pools.values()):
             index, request = self.waiting.popleft()
             places = {name: place for name, pool in self.pools.items() if (place := pool.claim()) is not None}
             for name, place in places.items():
@@ -180,108 +195,61 @@ class DecodeWorker:
 
     def _schedule(self, one: Active) -> None:
         self.execute(self.session.schedule(one.attempt))
-        self.parent.say("progress", text=f"decode {one.request.id}: all {self.layers} layers are here and committed")
-        self.ready.put(one)
+        if self.config.tags:
+            one.tag(self.config.chunk)
+        layers = self.model.config.num_hidden_layers
+        self.parent.say("progress", text=f"decode {one.request.id}: all {layers} layers are here and committed")
+        self.complete.put(one)
 
     def _finish(self, one: Active) -> None:
-        tags = self._tags(one) if self.config.tags else {}
         logits = torch.stack(one.logits).float().numpy().tobytes()
         self.execute(self.session.finish(one.attempt))
         self.parent.say("result", request=one.request.id, index=one.index, attempt=one.attempt, ok=True, tokens=one.tokens,
-                        logits=logits, tags=tags)  # fmt: skip
-
-    def _tags(self, one: Active) -> dict[str, str]:
-        """A tag of the rows of each (chunk, layer) as they lie in the destination; the last prompt row is decode's own."""
-        tokens = len(one.request.prompt)
-        out = {}
-        for chunk in range(1, -(-tokens // self.config.chunk) + 1):
-            first, end = (chunk - 1) * self.config.chunk, min(chunk * self.config.chunk, tokens)
-            for layer in range(self.layers):
-                out[f"{chunk}/{layer + 1}"] = content_tag(*(one.places[name].rows[layer, first:end] for name in AREAS))
-        return out
+                        logits=logits, tags=one.tags)  # fmt: skip
 
     def _give_back(self, one: Active) -> None:
         for name, place in one.places.items():
-            self.backend.unregister(f"{name}-{one.attempt}")
+            self.backend.unregister(region(name, one.attempt))
             self.pools[name].release(place)
 
     def _read(self, ready: Ready) -> None:
         """Begin the pull that READY asks for, or say at once, quietly, why it cannot be."""
-        transfer = ready.transfer
-        ended = False
+        one, reported = self.active[ready.attempt], False
+        parts: list[Part] = []
+
+        def ended(outcome: Outcome) -> None:
+            nonlocal reported
+            first, reported = not reported, True
+            if first:
+                how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
+                if outcome.ok:
+                    self.pulled.update({part.region.split("-")[0]: int(sum(part.length)) for part in parts})
+                self.execute(self.session.read_end(ready.transfer, how, outcome.reason))
+            elif outcome.stopped:
+                self.execute(self.session.landed(ready.transfer))
 
         def told(outcome: Outcome) -> None:
-            nonlocal ended
-            first, ended = not ended, True
-            how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
-            if first:
-                self.owner.post(lambda: self.execute(self.session.read_end(transfer, how, outcome.reason)))
-            elif outcome.stopped:
-                self.owner.post(lambda: self.execute(self.session.landed(transfer)))
+            self.owner.post(partial(ended, outcome))
 
         try:
-            parts = self._parts(ready)
+            parts = self.peer.parts(ready, one.places, len(one.request.prompt))
         except ValueError as error:
-            reason = str(error)
-            self.owner.post(lambda: self.execute(self.session.read_end(transfer, "quiet", reason)))
+            told(Outcome(False, True, str(error)))
             return
-        self.backend.submit(PEER, parts, Work(ready.slot, ready.epoch, labels(transfer)), told)
-
-    def _parts(self, ready: Ready) -> list[Part]:
-        """The ranges to copy; ValueError, naming both sides, where READY does not fit the layout or the destination."""
-        one, layer, count = self.active[ready.attempt], ready.transfer.layer - 1, ready.stop - ready.start
-        assert self.memory is not None
-        layout = self.memory.layout
-        if ready.incarnation != self._peer_incarnation:
-            raise ValueError(f"READY is of incarnation {ready.incarnation}, the mapped memory of {self._peer_incarnation}")
-        if (slot := layout.slot_of_layer[layer]) != ready.slot:
-            raise ValueError(f"layer {layer + 1} is announced in slot {ready.slot}; by the layout it uses slot {slot}")
-        if count < 1 or ready.stop > len(one.request.prompt):
-            raise ValueError(f"tokens {ready.start}..{ready.stop} are announced; the prompt has {len(one.request.prompt)}")
-        parts = []
-        for name in AREAS:
-            area, place = layout.area(ready.slot, name), one.places[name]
-            source, size = area.row_range(ready.start, count)
-            target, room = place.byte_range(layer, ready.start, count)
-            if size != room:
-                raise ValueError(f"{name}: {count} rows are {size} bytes of {area.dtype} at Prefill and {room} bytes here")
-            begin = place.byte_range(0, 0, 0)[0]
-            parts.append(Part(f"{name}-{ready.attempt}", [source], [target - begin], [size]))
-            self.pulled[name] += size
-        return parts
+        self.backend.submit(PEER, parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
 
     def _frames(self, frames: list[bytes]) -> None:
         if len(frames) == 3 and frames[1] == control.HELLO:
-            self._welcome(frames[0], control.parse_hello(frames[2]))
-        elif len(frames) == 3 and frames[1] == control.MESSAGE and frames[0] == self._peer:
+            welcome = self.peer.meet(frames[0], control.parse_hello(frames[2]))
+            self._socket.send_multipart([frames[0], control.WELCOME, control.frame(welcome)])
+            if welcome.refused:
+                log.warning("refused a Prefill: %s", welcome.refused)
+        elif len(frames) == 3 and frames[1] == control.MESSAGE:
+            self.peer.check_sender(frames[0])
             self.execute(self.session.receive(decode(frames[2])))
         else:
-            log.warning("dropped %d frames of a stranger, or no message", len(frames))
-
-    def _welcome(self, peer: bytes, hello: control.Hello) -> None:
-        """Map the peer's memory, compare, and say what this process now holds."""
-        if hello.incarnation == self._peer_incarnation:  # repeated: it had not heard the answer
-            self._answer(peer, hello.digest)
-            return
-        if self._peer:
-            self._answer(peer, "", f"this Decode serves Prefill {self._peer_incarnation} already")
-            return
-        try:
-            memory = fetch_memory(hello.memory)
-            if memory.layout.digest != hello.digest:
-                raise ValueError(f"layout {memory.layout.digest} is served where {hello.digest} was announced")
-            if len(memory.layout.slot_of_layer) != self.layers:
-                raise ValueError(f"Prefill has {len(memory.layout.slot_of_layer)} layers, Decode {self.layers}")
-        except (OSError, ValueError) as error:
-            self._answer(peer, "", str(error))
-            raise RemoteProtocolError(str(error), machine="control", state="-", event=hello) from error
-        self.memory, self._peer, self._peer_incarnation = memory, peer, hello.incarnation
-        self.backend.connect(PEER, memory)
-        self._answer(peer, memory.layout.digest)
-
-    def _answer(self, peer: bytes, digest: str, refused: str = "") -> None:
-        welcome = control.Welcome(VERSION, self.incarnation, digest, refused)
-        self._socket.send_multipart([peer, control.WELCOME, control.frame(welcome)])
+            raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
+                                      event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -289,44 +257,34 @@ class DecodeWorker:
             if now - self._reported[transfer] > self.config.resend_seconds:
                 self.execute(self.session.resend_report(transfer))
         for one in list(self.active.values()):
-            limit = self.config.abort_after.get(one.request.id, 0) or self.config.deadline_seconds * 1000
-            if 1000 * (now - one.since) > limit and self.session.can_abort(one.attempt):
-                self.execute(self.session.abort(one.attempt, f"not complete after {limit / 1000:g} s"))
+            limit = self.config.abort_after.get(one.request.id, self.config.deadline_seconds)
+            if now - one.since > limit and self.session.can_abort(one.attempt):
+                self.execute(self.session.abort(one.attempt, f"not complete after {limit:g} s"))
 
     def _crash(self, error: BaseException) -> None:
-        self.parent.say("error", text=f"decode: {error}")
-        os._exit(4)
+        self.parent.fail(f"decode: {error}")
 
     def _close(self) -> None:
         """Let every pull end and be told, then write the last line and give everything back."""
         self.backend.close()
         self.owner.stop()
         c = self.counts
-        free = min(pool.free for pool in self.pools.values())
         self.parent.say("stats", stats={
             "bytes_pulled_main": self.pulled["main"], "bytes_pulled_index": self.pulled["index"],
-            "bytes_missed": float(c.bytes_loaded), "bytes_appended": float(c.bytes_appended), "hits": float(c.hits),
-            "misses": float(c.misses), "evictions": float(c.evictions), "refused": float(self.owner.refused),
-            "places_free": float(free), "places": float(self.config.concurrency),
+            "bytes_missed": c.bytes_loaded, "bytes_appended": c.bytes_appended, "hits": c.hits, "misses": c.misses,
+            "evictions": c.evictions, "refused": self.owner.refused, "injected": self.faults.injected,
+            "places_free": min(pool.free for pool in self.pools.values()), "places": self.config.concurrency,
         })  # fmt: skip
         trace_footer(self.recorder)
         self.recorder.close()
-        if self.memory is not None:
-            self.memory.close()
+        if self.peer.memory is not None:
+            self.peer.memory.close()
         self.context.term()
 
 
 def main() -> None:
     """Entry of the process: configuration on standard input."""
-    logging.basicConfig(level=logging.WARNING, format="decode: %(message)s")
-    torch.set_num_threads(1)
-    parent = Parent()
-    config = parent.config(RunConfig)
-    try:
-        DecodeWorker(config, parent).serve()
-    except (OSError, LocalProtocolError) as error:
-        parent.say("error", text=f"decode: {error}")
-        os._exit(4)
+    run_worker("decode", lambda parent: DecodeWorker(parent.config(RunConfig), parent).serve())
 
 
 if __name__ == "__main__":

@@ -16,17 +16,20 @@ __all__ = ["Injector"]
 
 
 class Injector:
-    """Counts what it is asked about and answers with the fault that is due."""
+    """Counts what it is asked about and answers with the fault that is due.  injected: how many were."""
 
     def __init__(self, specs: Sequence[FaultSpec]) -> None:
         self._specs = tuple(specs)
         self._seen: dict[FaultSpec, int] = {}
         self._lock = threading.Lock()
+        self.injected = 0
 
     def _due(self, spec: FaultSpec) -> bool:
         with self._lock:
             self._seen[spec] = self._seen.get(spec, 0) + 1
-            return spec.nth in (0, self._seen[spec])
+            due = spec.nth in (0, self._seen[spec])
+            self.injected += due
+            return due
 
     def copies(self) -> Faults | None:
         """For CopyWorkers, or None where no copy is concerned."""

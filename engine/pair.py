@@ -74,6 +74,15 @@ class Worker:
             assert self.process.stdin is not None
             self.process.stdin.write(b"stop\n")
 
+    def left(self, timeout: float) -> None:
+        """Wait for its end; PairError after `timeout` s, or for a bad exit code."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise PairError(f"the {self.role} worker gave its last line and did not end in {timeout:g} s; ended it") from None
+        if code:
+            raise PairError(f"the {self.role} worker ended with exit code {code}: {self.said()[-2000:]}")
+
     def said(self) -> str:
         self.stderr.seek(0)
         return self.stderr.read().decode(errors="replace").strip()
@@ -99,28 +108,30 @@ def run_pair(
     on_started: Callable[[dict[str, int]], None] = lambda pids: None,
     timeout: float = 600.0,
 ) -> PairResult:
-    """Run `config` (checked before) to its end.  PairError if a worker dies, or nothing is finished in `timeout` s.
+    """Run `config` (checked before) to its end.  PairError if a worker dies, or says nothing for `timeout` s.
 
     prefill_argv, decode_argv: other commands for the workers (tests run them with a mutated machine).  on_started: told the
     process ids.  A request that failed is a result with ok=False and its reason in text.
     """
     lines: queue.Queue[tuple[str, Line | None]] = queue.Queue()
     folder = tempfile.mkdtemp(prefix="tidegate-pool-")
-    config = msgspec.structs.replace(config, pool_folder=config.pool_folder or str(Path(folder) / "pool"))
+    config = msgspec.structs.replace(
+        config, pool_folder=config.pool_folder or str(Path(folder) / "pool"), scratch_folder=folder
+    )
     out, workers, began = PairResult(), {}, time.monotonic()
     try:
         workers["decode"] = Worker("decode", decode_argv or worker_argv("decode"), config, lines)
-        port = _until(lines, workers, lambda role, line: line.kind == "ready", out, on_line, timeout).port
+        port = _until(lines, workers, lambda role, line: line.kind == "ready", config, out, on_line, timeout).port
         workers["prefill"] = Worker(
             "prefill", prefill_argv or worker_argv("prefill"), msgspec.structs.replace(config, port=port), lines
         )
         on_started({role: worker.process.pid for role, worker in workers.items()})
-        _until(lines, workers, lambda role, line: len(out.results) == len(config.requests), out, on_line, timeout)
+        _until(lines, workers, lambda role, line: len(out.results) == len(config.requests), config, out, on_line, timeout)
         for role in ("prefill", "decode"):
             workers[role].stop()
-            _until(lines, workers, lambda _, line: line.kind == "stats", out, on_line, STOP_SECONDS)
+            _until(lines, workers, lambda _, line: line.kind == "stats", config, out, on_line, STOP_SECONDS)
         for worker in workers.values():
-            worker.process.wait(STOP_SECONDS)
+            worker.left(STOP_SECONDS)
     finally:
         for worker in workers.values():
             worker.end()
@@ -133,18 +144,19 @@ def _until(
     lines: queue.Queue[tuple[str, Line | None]],
     workers: dict[str, Worker],
     good: Callable[[str, Line], bool],
+    config: RunConfig,
     out: PairResult,
     on_line: Callable[[str, Line], None],
     timeout: float,
 ) -> Line:
-    """Read lines until `good`; PairError when a worker reports an error, dies, or time is over."""
-    end = time.monotonic() + timeout
+    """Read lines until `good`; PairError when a worker reports an error, dies, or all are silent for `timeout` s."""
     while True:
         try:
-            role, line = lines.get(timeout=max(0.0, end - time.monotonic()))
+            role, line = lines.get(timeout=timeout)
         except queue.Empty:
-            waiting = ", ".join(workers)
-            raise PairError(f"nothing was finished in {timeout:g} s (workers: {waiting}); they were ended") from None
+            missing = [r.id for i, r in enumerate(config.requests) if i not in out.results]
+            what = f"no result for {', '.join(missing)}" if missing else "all results are here, but a worker does not stop"
+            raise PairError(f"{' and '.join(workers)} said nothing for {timeout:g} s ({what}); ended them") from None
         if line is None:
             code = workers[role].process.wait()
             if code == 0 and role in out.stats:

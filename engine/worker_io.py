@@ -1,23 +1,28 @@
 """How a worker talks to the process that started it: one JSON configuration line in, JSON lines out.
 
-Rules: a worker lives no longer than its parent: when its standard input ends, it ends too; it ignores Ctrl-C, which the
-terminal sends to all, and leaves the decision to its parent; standard output carries lines of this form and nothing else.
+Rules: a worker lives no longer than its parent: when its standard input ends, it removes what the parent would have removed and
+ends at once, whatever it waits for; it ignores Ctrl-C, which the terminal sends to all, and leaves the decision to its parent;
+standard output carries lines of this form and nothing else; an error ends the worker with exit code 4 and is its last line.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import shutil
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
+import torch
 
-__all__ = ["Line", "Parent"]
+__all__ = ["Line", "Parent", "run_worker"]
 
 T = TypeVar("T")
+FAILED, ORPHANED = 4, 3  # exit codes
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -44,23 +49,36 @@ class Parent:
         self._out = os.dup(1)
         os.dup2(2, 1)  # whatever prints by accident must not break the lines
         self._lock = threading.Lock()
+        self._in = b""
 
     def config(self, kind: type[T]) -> T:
         """The first line of standard input."""
-        return msgspec.json.decode(sys.stdin.buffer.readline(), type=kind)
+        return msgspec.json.decode(self._line(), type=kind)
 
-    def watch(self, on_stop: Callable[[], None]) -> None:
-        """Call on_stop when the parent says stop; end the process when the parent has gone."""
+    def _line(self) -> bytes:
+        """The next line, or what there is at the end.  Not by sys.stdin: a thread that waits in it breaks the exit."""
+        while b"\n" not in self._in and (piece := os.read(0, 1 << 16)):
+            self._in += piece
+        line, _, self._in = self._in.partition(b"\n")
+        return line
+
+    def watch(self, on_stop: Callable[[], None], scratch: str = "") -> None:
+        """Call on_stop when the parent says stop; when the parent has gone, remove its `scratch` folder and exit."""
 
         def read() -> None:
-            line = sys.stdin.buffer.readline()
-            if line.strip() == b"stop":
+            if self._line() == b"stop":
                 on_stop()
-                sys.stdin.buffer.readline()  # until the parent closes it
-            else:
-                on_stop()
+                self._line()  # until the parent closes it
+            _discard(scratch)
+            os._exit(ORPHANED)
 
         threading.Thread(target=read, name="parent", daemon=True).start()
+
+    def fail(self, text: str) -> NoReturn:
+        """Say why and end the process now, from whatever thread."""
+        with contextlib.suppress(OSError):  # nobody may be there to hear it
+            self.say("error", text=text)
+        os._exit(FAILED)
 
     def say(self, kind: str, **fields: Any) -> None:
         data = msgspec.json.encode(Line(kind, **fields)) + b"\n"
@@ -68,3 +86,24 @@ class Parent:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._out, view) :]
+
+
+def _discard(folder: str) -> None:
+    """Remove `folder`; renamed first, so that a copy that is still under way creates nothing new in it."""
+    if folder:
+        with contextlib.suppress(OSError):  # the other worker was faster
+            os.rename(folder, folder + ".gone")
+        shutil.rmtree(folder + ".gone", ignore_errors=True)
+
+
+def run_worker(role: str, body: Callable[[Parent], None]) -> None:
+    """A worker's main: `body` to its end, or one error line."""
+    logging.basicConfig(level=logging.WARNING, format=f"{role}: %(message)s")
+    torch.set_num_threads(1)
+    parent = Parent()
+    try:
+        body(parent)
+    except Exception as error:
+        if not isinstance(error, OSError):  # the text of an OSError is made for users; others are ours to find
+            logging.getLogger(__name__).exception("the worker failed")
+        parent.fail(f"{role}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,7 @@ def command(
             independent_layers=independent_layers, hot_buffer=hot_buffer, model={"num_hidden_layers": layers, "dtype": dtype},
             seed=seed, port=port, read_lease=read_lease, concurrency=max(1, prompts), trace=str(trace or ""),
         ).checked()  # fmt: skip
+        _free(port)
         if trace is not None:
             _new_folder(trace)
     except ConfigError as error:
@@ -67,6 +69,19 @@ def _requests(prompt_file: Path | None, prompts: int) -> tuple[Request, ...]:
     return tuple(Request(f"request-{i + 1}", tuple(data[min(37 * i, len(data) - 1) :])) for i in range(prompts))
 
 
+def _free(port: int) -> None:
+    import socket
+
+    from tidegate.engine.config import ConfigError
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(f"port {port}: {error.strerror}; choose another with --port, or 0 for a free one") from None
+
+
 def _new_folder(path: Path) -> None:
     from tidegate.engine.config import ConfigError
 
@@ -74,6 +89,8 @@ def _new_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise ConfigError(f"trace folder {path} is not empty: a trace is of one run; give a new folder")
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ConfigError(f"trace folder {path} is not writable; give a folder that is")
     except OSError as error:
         raise ConfigError(f"trace folder {path}: {error.strerror}; give a folder that can be written") from None
 

@@ -64,7 +64,7 @@ def test_a_failed_save_fails_the_request_that_needs_it() -> None:
 def test_an_abort_in_the_middle_ends_one_request_and_gives_its_blocks_back() -> None:
     c = config(
         requests=(config().requests[0], type(config().requests[0])("other", config().requests[1].prompt)),
-        abort_after={"same": 300}, decode_faults=(slow("read", 0.2, chunk=4),),
+        abort_after={"same": 0.3}, decode_faults=(slow("read", 0.2, chunk=4),),
     )  # fmt: skip
     result, compared = run(c)
     assert not result.results[0].ok

@@ -1,0 +1,112 @@
+"""Prefill's copies between slots and pool, as the session asks for them.
+
+Rules: each effect that begins a copy ends with exactly one call in the owner's thread, and only once the copy has stopped; a
+save writes the rows of its own chunk, a load reads those of all earlier chunks, and neither touches another row; what an object
+is to the session decides what is done to its file: whole, it becomes readable; spoilt, it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from torch import Tensor
+
+from tidegate.engine.copying import OnOutcome, Outcome, Work
+from tidegate.engine.pool_file import FilePool, Key, PoolError
+from tidegate.engine.slots import SharedMemory
+from tidegate.protocol.messages import TransferId
+
+__all__ = ["AREAS", "PoolCopies", "rows_of"]
+
+AREAS = ("main", "index")
+OnEnd = Callable[[TransferId, Outcome], None]
+
+
+class Span(Protocol):
+    """Tokens [first, end) of a chunk of a run."""
+
+    def __call__(self, run: int, chunk: int) -> tuple[int, int]: ...
+
+
+def rows_of(memory: SharedMemory, slot: int, first: int, end: int) -> list[Tensor]:
+    """Rows first..end of a slot: main, then index."""
+    return [memory.view(slot, name)[first:end] for name in AREAS]
+
+
+class PoolCopies:
+    """Saves and loads; `post` hands a call to the thread that owns the session."""
+
+    def __init__(
+        self, pool: FilePool, memory: SharedMemory, *, layers: int, span: Span, post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.pool, self.memory, self.layers, self._span, self._post = pool, memory, layers, span, post
+        self.bytes_saved = self.bytes_loaded = 0
+
+    def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
+        """Write the step's rows into the object of its chunk, which its first layer creates."""
+        key = Key(str(step.run), step.chunk)
+        buffers = rows_of(self.memory, work.slot, *self._span(step.run, step.chunk))
+        size = sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+        told = self._when_stopped(partial(self._saved, step, on_end))
+        try:
+            if step.layer == 1:
+                self.pool.allocate(key, [size] * self.layers)
+            self.pool.save(key, step.layer - 1, buffers, work, told)
+        except (PoolError, OSError) as error:
+            told(Outcome(False, True, str(error)))
+
+    def _saved(self, step: TransferId, on_end: OnEnd, outcome: Outcome) -> None:
+        self.bytes_saved += outcome.bytes
+        on_end(step, outcome)
+
+    def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
+        """Read the layer's rows of every earlier chunk; ends once all of them have, well only if all did."""
+        keys = [Key(str(step.run), chunk) for chunk in range(1, step.chunk)]
+        one = _Load(len(keys), partial(on_end, step))
+        for key in keys:
+            buffers = rows_of(self.memory, work.slot, *self._span(step.run, key.chunk))
+            pinned = self.pool.pin(key)
+            told = self._when_stopped(partial(self._loaded, key, pinned, one))
+            try:
+                self.pool.load(key, step.layer - 1, buffers, work, told)
+            except (PoolError, ValueError) as error:
+                told(Outcome(False, True, str(error)))
+
+    def _loaded(self, key: Key, pinned: bool, one: _Load, outcome: Outcome) -> None:
+        if pinned:
+            self.pool.unpin(key)
+        self.bytes_loaded += outcome.bytes
+        one.part_ended(outcome)
+
+    def finish(self, run: int, chunk: int) -> None:
+        """The session calls the object readable: every layer is saved."""
+        self.pool.finish(Key(str(run), chunk))
+
+    def remove(self, run: int, chunks: Iterable[int]) -> None:
+        """The session calls these objects spoilt."""
+        for chunk in chunks:
+            self.pool.remove(Key(str(run), chunk))
+
+    def _when_stopped(self, call: Callable[[Outcome], None]) -> OnOutcome:
+        def told(outcome: Outcome) -> None:
+            if outcome.stopped:
+                self._post(partial(call, outcome))
+
+        return told
+
+
+class _Load:
+    """Counts the parts of one load; the first failure is its outcome."""
+
+    def __init__(self, parts: int, on_end: Callable[[Outcome], None]) -> None:
+        self._parts, self._on_end = parts, on_end
+        self._outcome = Outcome(True, True)
+
+    def part_ended(self, outcome: Outcome) -> None:
+        self._parts -= 1
+        if self._outcome.ok:
+            self._outcome = outcome
+        if not self._parts:
+            self._on_end(self._outcome)
