@@ -56,6 +56,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     seed: int = 0
     port: int = 0
     concurrency: int = 2
+    pull_threads: int = 2
     trace: str = ""
     pool_folder: str = ""
     scratch_folder: str = ""  # the parent's, for this run; a worker that outlives the parent removes it
@@ -99,6 +100,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
             (0 <= self.port < 65536, f"port is {self.port}: between 1 and 65535, or 0 for a free one"),
             (self.concurrency >= 1, f"concurrency is {self.concurrency}: at least one request at once"),
+            (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
             (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),

@@ -90,7 +90,7 @@ class DecodeWorker:
         incarnation = secrets.randbits(62) + 1
         self.recorder = self._recorder(incarnation)
         self.faults = Injector(config.decode_faults)
-        self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies())
+        self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies(), threads=config.pull_threads)
         self.peer = Peer(self.backend, incarnation=incarnation, layers=model.num_hidden_layers)
         self.session = DecodeSession(
             layers=model.num_hidden_layers, incarnation=incarnation, observer=trace_observer(self.recorder)

@@ -1,8 +1,9 @@
 """The Prefill process: computes prompts layer by layer through shared slots; `PrefillSession` decides, this module executes.
 
-Rules: one thread owns the session (`Owner`); one thread computes, and a slot is claimed only while that thread waits for it, so a
-run that failed in the middle of a layer has stopped writing before any other run can have its slot; copies run on the data
-path's threads and only post their end.
+Rules: one thread owns the session (`Owner`); one thread computes, run after run, and a run's next slot is claimed only when the rows
+of its last step are written (so that the load overlaps attention) or the thread waits for it: so a run that failed in the middle
+of a layer has stopped writing before any other run can have its slot; copies run on the data path's threads and only post their
+end.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class PrefillWorker:
         )
         self.copies = PoolCopies(pool, self.memory, layers=self.plan.layers, span=self._span, post=self.owner.post)
         self.jobs: queue.Queue[tuple[int, Start] | None] = queue.Queue()
+        self._ahead = 0
         self._waiting: dict[int, threading.Event] = {}
         self._said: dict[TransferId, float] = {}
         self.welcomed = False
@@ -140,6 +142,7 @@ class PrefillWorker:
     def _written(self, run: int) -> None:
         self._need_alive(run)
         self.execute(self.session.write(run))
+        self._ahead = run
 
     def _need_alive(self, run: int) -> None:
         if not self.session.can_write(run):
@@ -183,7 +186,10 @@ class PrefillWorker:
             self.copies.finish(step.run, step.chunk)
 
     def _look(self) -> None:
-        """Claim for whoever waits and may; wake it when its slot is loaded, or its run over."""
+        """Claim for whoever waits and may, or will soon; wake it when its slot is loaded, or its run over."""
+        if self._ahead and self.session.can_claim(self._ahead):
+            self.execute(self.session.claim(self._ahead))
+            self._ahead = 0
         for run, woken in list(self._waiting.items()):
             if self.session.can_miss(run):
                 self.execute(self.session.miss(run))
