@@ -29,8 +29,9 @@ Under(what, t) == {x \in under : x.what = what /\ x.transfer = t}
 Is(what, line, k) == [what |-> what, transfer |-> line.transfer, slot |-> line.slot, epoch |-> line.epoch, chunk |-> k]
 
 \* Does what is open still need slot i, of another epoch than e?  A read whose transfer was given up needs nothing.
-Needing(i, e) == {x \in under : /\ x.slot = i /\ x.epoch # e
-                               /\ x.what = "read" => transfers[x.transfer].phase \in {"held", "done"}}
+Needing(i, e) == {x \in under : /\ x.slot = i
+                                /\ x.epoch # e
+                                /\ x.what = "read" => transfers[x.transfer].phase \in {"held", "done"}}
 
 Place(line) ==
     <<<<"the slot is the one of this layer", line.slot = SlotOf(line.transfer[3])>>>>
