@@ -90,6 +90,8 @@ class Bounds:
                 out[_NAMES[name]] = value
             else:
                 raise SpecError(f"{config.name}: {name} is no constant of System")
+        if re.search(r"^\s*ChunksOf\s*<-\s*LongThenShort", text, re.MULTILINE):
+            out["prompts"] = (out.get("chunks", 1), 1)
         return cls(**out)  # type: ignore[arg-type]  # the names are those of the fields
 
     def cfg_text(self) -> str:

@@ -49,6 +49,7 @@ VARIABLES
     used,          \* faults used up
     \* physical truth
     mem, pooled, dest, io, registered,
+    owner,         \* the attempt to which the allocator has given each block set, or 0
     \* history that only properties look at
     replies,       \* what Prefill answered about each transfer
     verdicts,      \* what it said of each run
@@ -57,7 +58,8 @@ VARIABLES
     ev
 
 sides == <<runs, slots, transfers, pool, attempts, bindings, dests, groups, reads, block>>
-truth == <<mem, pooled, dest, io, registered>>
+bytes == <<mem, pooled, dest, io, registered>>
+truth == <<bytes, owner>>
 history == <<replies, verdicts, landed, blamed>>
 vars == <<sides, net, used, truth, history, ev>>
 View == <<sides, net, used, truth, history>>
@@ -73,6 +75,7 @@ RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
 FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 
 AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
+LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
 Chunks == 1..NumChunks
 Steps == Chunks \X Layers
 Transfers == Runs \X Chunks \X Layers       \* <<run, chunk, layer>>; one member, so it goes without saying
@@ -112,6 +115,7 @@ Init ==
     /\ dest = [b \in Blocks |-> [cl \in Steps |-> Empty]]
     /\ io = {}
     /\ registered = {}
+    /\ owner = [b \in Blocks |-> 0]
     /\ replies = {}
     /\ verdicts = {}
     /\ landed = {}
@@ -143,10 +147,15 @@ SettleAttempt(s) ==
     IN IF RC!CanComplete(s1) THEN RC!Complete(s1) ELSE s1
 
 Open(a, gs) == {cl \in Steps : ~CG!CanQuiet(gs[<<a, cl[1], cl[2]>>])}
-SettleDest(s, open) ==
+Emptied(s, open) ==
     LET s1 == IF FI!CanClose(s, Rank) THEN FI!Close(s, Rank) ELSE s
-        s2 == IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
-    IN IF FI!CanReclaim(s2) THEN FI!Reclaim(s2) ELSE s2
+    IN IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
+
+\* Attempt a's destination is in state s: it goes on as far as it may, and when it is reclaimed the allocator is told.
+Settle(a, s, open) ==
+    LET s1 == Emptied(s, open) IN
+    /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(s1) THEN FI!Reclaim(s1) ELSE s1]
+    /\ owner' = IF FI!CanReclaim(s1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
 
 READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
                 epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = runs[t[1]].chunks]
@@ -159,9 +168,10 @@ Report(o, t) == [op |-> o, transfer |-> t]
 Admit(a, b) ==
     /\ RC!CanAllocate(attempts[a])
     /\ IF a = 1 THEN TRUE ELSE attempts[a - 1].phase # "idle"      \* nonces are used in order
-    /\ \A x \in Attempts : block[x] = b => dests[x].phase = "reclaimed"
+    /\ owner[b] = 0
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Allocate(@, Layers))]
-    /\ dests' = [dests EXCEPT ![a] = SettleDest(FI!Own(@, {Rank}), {})]
+    /\ dests' = [dests EXCEPT ![a] = Emptied(FI!Own(@, {Rank}), {})]
+    /\ owner' = [owner EXCEPT ![b] = a]
     /\ block' = [block EXCEPT ![a] = b]
     /\ dest' = [dest EXCEPT ![b] = [cl \in Steps |-> Empty]]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
@@ -176,7 +186,7 @@ Registered(a) ==
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Register(@))]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
     /\ ev' = [op |-> "Registered", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, owner, history>>
 
 \* Everything has arrived: inference begins and reads the destination.
 Schedule(a) ==
@@ -191,9 +201,9 @@ Finish(a) ==
     /\ Known(a)
     /\ RC!CanFinish(attempts[a])
     /\ attempts' = [attempts EXCEPT ![a] = RC!Finish(@)]
-    /\ dests' = [dests EXCEPT ![a] = SettleDest(IF FI!CanDrain(@) THEN FI!Drain(@) ELSE @, Open(a, groups))]
+    /\ Settle(a, IF FI!CanDrain(dests[a]) THEN FI!Drain(dests[a]) ELSE dests[a], Open(a, groups))
     /\ ev' = [op |-> "Finish", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, net, used, truth, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, net, used, bytes, history>>
 
 \* The client gives up, or Decode's deadline passes: the attempt fails and Prefill is told, once.
 Abort(a) ==
@@ -202,11 +212,11 @@ Abort(a) ==
     /\ RC!CanFail(attempts[a])
     /\ Use("abort")
     /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-    /\ dests' = [dests EXCEPT ![a] = SettleDest(Invalidate(@), Open(a, groups))]
+    /\ Settle(a, Invalidate(dests[a]), Open(a, groups))
     /\ net' = net \cup {[op |-> "ABORT", attempt |-> a]}
     /\ blamed' = blamed \cup {<<"attempt", a>>}
     /\ ev' = [op |-> "Abort", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, truth, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, bytes, replies, verdicts, landed>>
 
 \* The remote copy of t ends: "ok", "quiet" (failed, and stopped), "unknown" (failed, perhaps still running).
 ReadEnd(t, a, how) ==
@@ -229,7 +239,7 @@ ReadEnd(t, a, how) ==
             LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, Member) THEN @ ELSE CG!Landed(@, Member)
             IN IF failed /\ CG!CanFail(g1, Member) THEN CG!Fail(g1, Member) ELSE g1]
     /\ attempts' = IF failed THEN [attempts EXCEPT ![a] = FailAttempt(@)] ELSE attempts
-    /\ dests' = [dests EXCEPT ![a] = SettleDest(IF failed THEN Invalidate(@) ELSE @, Open(a, groups'))]
+    /\ Settle(a, IF failed THEN Invalidate(dests[a]) ELSE dests[a], Open(a, groups'))
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ blamed' = IF failed THEN blamed \cup {<<"run", t[1]>>} ELSE blamed
     /\ ev' = [op |-> "ReadEnd", transfer |-> t, attempt |-> a, how |-> how]
@@ -246,7 +256,7 @@ Landed(t, a) ==
     /\ dest' = [dest EXCEPT ![block[a]][<<t[2], t[3]>>] = Junk]
     /\ reads' = [reads EXCEPT ![t] = RD!Landed(@)]
     /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, Member) THEN CG!Landed(@, Member) ELSE @]
-    /\ dests' = [dests EXCEPT ![a] = SettleDest(@, Open(a, groups'))]
+    /\ Settle(a, dests[a], Open(a, groups'))
     /\ ev' = [op |-> "Landed", transfer |-> t, attempt |-> a]
     /\ UNCHANGED <<runs, slots, transfers, pool, attempts, bindings, block, net, used, mem, pooled, registered, history>>
 
@@ -278,7 +288,7 @@ Claim(r) ==
     /\ mem' = IF extend THEN mem ELSE [mem EXCEPT ![i] = IF needed = {} THEN <<r, l, 0>> ELSE Junk]
     /\ io' = io \cup (IF needed = {} THEN {} ELSE {[op |-> "load", transfer |-> w]})
     /\ ev' = [op |-> "Claim", run |-> r]
-    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, used, pooled, dest, registered, history>>
+    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, used, pooled, dest, registered, owner, history>>
 
 \* Prefill fails run r: the gates and the pool hear of it, Decode is told once.
 Failing(r, sl, pl) ==
@@ -308,7 +318,7 @@ LoadEnd(w, ok) ==
                   /\ net' = IF PR!CanFail(runs[r]) THEN net \cup {RunFailed(r)} ELSE net
                   /\ blamed' = blamed \cup {<<"run", r>>}
     /\ ev' = [op |-> "LoadEnd", transfer |-> w, ok |-> ok]
-    /\ UNCHANGED <<transfers, attempts, bindings, dests, groups, reads, block, pooled, dest, registered, replies, landed>>
+    /\ UNCHANGED <<transfers, attempts, bindings, dests, groups, reads, block, pooled, dest, registered, owner, replies, landed>>
 
 \* What the next load needs will never be readable: the run fails instead of waiting.
 Miss(r) ==
@@ -340,7 +350,7 @@ Write(r) ==
     /\ io' = io \cup {[op |-> "attend", transfer |-> t, right |-> right], [op |-> "save", transfer |-> t, right |-> right]}
     /\ net' = net \cup {READY(t, p.attempt)}
     /\ ev' = [op |-> "Write", run |-> r]
-    /\ UNCHANGED <<attempts, bindings, dests, groups, reads, block, used, pooled, dest, registered, replies, landed, blamed>>
+    /\ UNCHANGED <<attempts, bindings, dests, groups, reads, block, used, pooled, dest, registered, owner, replies, landed, blamed>>
 
 IoOf(o, t) == {x \in io : x.op = o /\ x.transfer = t}
 
@@ -351,7 +361,7 @@ LayerDone(t) ==
     /\ io' = io \ IoOf("attend", t)
     /\ slots' = [slots EXCEPT ![i] = IF PB!CanAttended(@, t) THEN SettleSlot(PB!Attended(@, t)) ELSE @]
     /\ ev' = [op |-> "LayerDone", transfer |-> t]
-    /\ UNCHANGED <<runs, transfers, pool, attempts, bindings, dests, groups, reads, block, net, used, mem, pooled, dest, registered, history>>
+    /\ UNCHANGED <<runs, transfers, pool, attempts, bindings, dests, groups, reads, block, net, used, mem, pooled, dest, registered, owner, history>>
 
 SaveEnd(t, ok) ==
     LET i == SlotOf(t[3])  o == <<t[1], t[2]>>
@@ -367,7 +377,7 @@ SaveEnd(t, ok) ==
                   ELSE SpoilObject(@)]
     /\ slots' = [slots EXCEPT ![i] = IF PB!CanSaveEnded(@, t) THEN SettleSlot(PB!SaveEnded(@, t)) ELSE @]
     /\ ev' = [op |-> "SaveEnd", transfer |-> t, ok |-> ok]
-    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, registered, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, registered, owner, replies, verdicts, landed>>
 
 \* The pool evicts a readable object that nobody has pinned.
 Evict(o) ==
@@ -378,7 +388,7 @@ Evict(o) ==
     /\ pooled' = {x \in pooled : <<x[1], x[2]>> # o}
     /\ blamed' = blamed \cup {<<"run", o[1]>>}
     /\ ev' = [op |-> "Evict", object |-> o]
-    /\ UNCHANGED <<runs, slots, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, io, registered, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, slots, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, io, registered, owner, replies, verdicts, landed>>
 
 \* Transfer t has a verdict: the gate and the run hear of it.
 EndTransfer(t, new, failed) ==
@@ -446,7 +456,7 @@ OnReady(m, keep) ==
          /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s2)]
          /\ io' = io \cup {[op |-> "read", transfer |-> t, attempt |-> a, right |-> right]}
          /\ net' = Rest(m, keep)
-         /\ UNCHANGED <<runs, slots, transfers, pool, dests, block, mem, pooled, dest, registered, history>>
+         /\ UNCHANGED <<runs, slots, transfers, pool, dests, block, mem, pooled, dest, registered, owner, history>>
     ELSE /\ net' = Rest(m, keep) \cup {Report("READ_FAILED", t)}
          /\ UNCHANGED <<sides, truth, history>>
 
@@ -487,9 +497,9 @@ OnRevoked(m, keep) ==
        THEN /\ reads' = [reads EXCEPT ![t] = RD!Revoke(@)]
             /\ groups' = [groups EXCEPT ![g] = IF CG!CanFail(@, Member) THEN CG!Fail(@, Member) ELSE @]
             /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-            /\ dests' = [dests EXCEPT ![a] = SettleDest(Invalidate(@), Open(a, groups'))]
-       ELSE UNCHANGED <<reads, groups, attempts, dests>>
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, truth, history>>
+            /\ Settle(a, Invalidate(dests[a]), Open(a, groups'))
+       ELSE UNCHANGED <<reads, groups, attempts, dests, owner>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, bytes, history>>
 
 \* ABORT: the runs of this attempt, and no others, fail.
 OnAbort(m, keep) ==
@@ -510,9 +520,9 @@ OnRunFailed(m, keep) ==
     /\ IF BI!CanAccept(bound, m.run)
        THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
             /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-            /\ dests' = [dests EXCEPT ![a] = SettleDest(Invalidate(@), Open(a, groups))]
-       ELSE UNCHANGED <<bindings, attempts, dests>>
-    /\ UNCHANGED <<runs, slots, transfers, pool, groups, reads, block, truth, history>>
+            /\ Settle(a, Invalidate(dests[a]), Open(a, groups))
+       ELSE UNCHANGED <<bindings, attempts, dests, owner>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, groups, reads, block, bytes, history>>
 
 \* keep: the network delivers a copy and holds on to another.
 Deliver(m, keep) ==
@@ -581,11 +591,13 @@ PoolStays == [][\A o \in DOMAIN pool : pool[o].phase = "readable" => pool'[o].ph
 \* I5: Prefill counts a transfer as done only when its own bytes have landed.
 AckIdentity == \A t \in Transfers : transfers[t].phase = "done" => t \in landed
 
-\* I6, I16: no copy is under way into blocks that its attempt does not own, or that are not registered.
+\* I6, I16: no copy is under way into blocks that its attempt does not own, or that are not registered; no inference runs on
+\* blocks of another.
 DestinationLifetime ==
-    \A x \in io : x.op \in {"read", "stray"} =>
-        /\ dests[x.attempt].phase \notin {"idle", "reclaimed"}
+    /\ \A x \in io : x.op \in {"read", "stray"} =>
+        /\ owner[block[x.attempt]] = x.attempt
         /\ x.attempt \in registered
+    /\ \A a \in Attempts : attempts[a].phase = "scheduled" => owner[block[a]] = a
 
 \* I7: inference runs on the right contents, all of them.
 ScheduleSafe ==
@@ -629,6 +641,7 @@ Rests == /\ \A m \in net : m.op = "START"
          /\ \A a \in Attempts : attempts[a].phase \in {"idle", "failed", "released"}
 NoLeak == Rests => /\ \A i \in Slots : slots[i].phase = "free"
                    /\ \A a \in Attempts : dests[a].phase \in {"idle", "reclaimed"}
+                   /\ \A b \in Blocks : owner[b] = 0
                    /\ \A o \in DOMAIN pool : pool[o].pins = {} /\ pool[o].phase # "writing"
 
 \* Machines are moved only into their own states (TypeOK of each machine is checked alone).
