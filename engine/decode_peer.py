@@ -22,9 +22,9 @@ PEER = "prefill-0"
 """Its name with the pull backend."""
 
 
-def region(name: str, attempt: int) -> str:
-    """The pull backend's name for the `name` rows of an attempt's destination."""
-    return f"{name}-{attempt}"
+def region(name: str, place: Place) -> str:
+    """The pull backend's name for the `name` rows of a place: one name for the same bytes, whoever owns them."""
+    return f"{name}-{place.number}"
 
 
 class Peer:
@@ -92,5 +92,5 @@ class Peer:
             if size != room:
                 raise ValueError(f"{name}: {count} rows are {size} bytes of {area.dtype} at Prefill and {room} bytes here")
             begin = place.byte_range(0, 0, 0)[0]
-            parts.append(Part(region(name, ready.attempt), [source], [target - begin], [size]))
+            parts.append(Part(region(name, place), [source], [target - begin], [size]))
         return parts

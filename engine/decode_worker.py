@@ -161,7 +161,7 @@ class DecodeWorker:
                     self._send(message)
                 case Register(attempt):
                     for name, place in self.active[attempt].places.items():
-                        self.backend.register(region(name, attempt), place.rows)
+                        self.backend.register(region(name, place), place.rows)
                     self.owner.post(partial(self._registered, attempt))
                 case BeginRead(ready):
                     self._read(ready)
@@ -209,7 +209,7 @@ class DecodeWorker:
 
     def _give_back(self, one: Active) -> None:
         for name, place in one.places.items():
-            self.backend.unregister(region(name, one.attempt))
+            self.backend.unregister(region(name, place))
             self.pools[name].release(place)
 
     def _read(self, ready: Ready) -> None:

@@ -91,9 +91,10 @@ class Parent:
 def _discard(folder: str) -> None:
     """Remove `folder`; renamed first, so that a copy that is still under way creates nothing new in it."""
     if folder:
+        gone = f"{folder}.{os.getpid()}"
         with contextlib.suppress(OSError):  # the other worker was faster
-            os.rename(folder, folder + ".gone")
-        shutil.rmtree(folder + ".gone", ignore_errors=True)
+            os.rename(folder, gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def run_worker(role: str, body: Callable[[Parent], None]) -> None:

@@ -6,13 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from pair_tools import TEXT, config, slow
+from typer.testing import CliRunner
 
+from tidegate.engine.cli import app
 from tidegate.engine.pair import PairError, run_pair
+from tidegate.engine.worker_io import Line
 
 TIDEGATE = [sys.executable, "-c", "from tidegate.engine.cli import main; main()"]
 
@@ -36,32 +41,42 @@ def gone(pids: list[int]) -> bool:
     """The workers end by themselves soon after their parent."""
     end = time.monotonic() + 20
     while any(map(alive, pids)) and time.monotonic() < end:
-        os.sched_yield()
+        threading.Event().wait(0.02)
     return not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_is_named_and_the_other_ended(role: str) -> None:
-    c = config(decode_faults=(slow("read", 0.2),))
-    started: list[int] = []
+def left(folder: Path) -> list[str]:
+    """What runs have left in their folder for temporary files."""
+    return [path.name for path in folder.glob("tidegate-*")]
 
-    def kill(pids: dict[str, int]) -> None:
-        started.extend(pids.values())
-        os.kill(pids[role], signal.SIGKILL)
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_worker_killed_in_the_middle_is_named_and_the_other_ended(
+    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pids: dict[str, int] = {}
+
+    def on_line(_: str, line: Line) -> None:
+        if "chunk 2 of" in line.text:
+            assert left(tmp_path)
+            os.kill(pids[role], signal.SIGKILL)
 
     with pytest.raises(PairError, match=rf"the {role} worker died with exit code -9"):
-        run_pair(c, on_started=kill, timeout=30)
-    assert gone(started)
+        run_pair(config(decode_faults=(slow("read", 0.5),)), on_started=pids.update, on_line=on_line, timeout=30)
+    assert gone(list(pids.values()))
+    assert not left(tmp_path)
 
 
 def start_run(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
     prompt = tmp_path / "prompt.txt"
     prompt.write_bytes(TEXT * 10)
     process = subprocess.Popen([*TIDEGATE, "run", "--prompt-file", str(prompt), "--chunk", "64"], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+                               stderr=subprocess.PIPE, text=True, start_new_session=True,
+                               env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
     end = time.monotonic() + 30
     while len(pids := workers(process.pid)) < 2 and time.monotonic() < end:
-        os.sched_yield()
+        threading.Event().wait(0.02)
     return process, pids
 
 
@@ -72,6 +87,7 @@ def test_ctrl_c_ends_all(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "interrupted" in said
     assert gone(pids)
+    assert not left(tmp_path)
 
 
 def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
@@ -79,6 +95,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=30)
     assert gone(pids)
+    assert not left(tmp_path)
 
 
 BAD = {
@@ -129,3 +146,5 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PairError, match=f"port {port} cannot be bound"):
             run_pair(config(port=port), timeout=30)
+        done = CliRunner().invoke(app, ["run", "--port", str(port)])
+    assert (done.exit_code, "Address already in use; choose another with --port" in done.output) == (2, True)

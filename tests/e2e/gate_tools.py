@@ -1,0 +1,85 @@
+"""Runs of the two real processes over a machine that lacks one conjunct, and what harm that does.
+
+Each scenario makes the moment that a guard is for come for certain (a slow copy, a failure, an answer that is lost); over the
+machines as they are, every scenario is harmless, which is tested too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+from pair_tools import MODEL, TEXT, mutated, slow
+
+from tidegate.engine.config import FaultSpec, Request, RunConfig
+from tidegate.engine.pair import PairError, run_pair
+from tidegate.engine.report import compare
+from tidegate.spec.mutants import Mutant, all_mutants
+
+MACHINES = {"PhysicalBuffer": "prefill", "Transfer": "prefill", "ContributorGroup": "decode"}
+
+
+def small(**changes: Any) -> RunConfig:
+    """Two requests of 3 chunks each, 7 layers over 2 shared slots and an independent one."""
+    settings: dict[str, Any] = {
+        "requests": (Request("first", tuple(TEXT[:150])), Request("second", tuple(TEXT[11:150]))), "chunk": 50, "hot_buffer": 16,
+        "new_tokens": 4, "resend_seconds": 0.1, "deadline_seconds": 8.0, "model": MODEL | {"dtype": "float32"}, "tags": True,
+    }  # fmt: skip
+    return RunConfig(**(settings | changes)).checked()
+
+
+def failing(where: str, mode: str, delay: float = 0.0, **names: Any) -> FaultSpec:
+    return FaultSpec(where=where, mode=mode, delay=delay, **names)  # type: ignore[arg-type]
+
+
+SCENARIOS: dict[str, Callable[[], RunConfig]] = {
+    "nothing special": small,
+    "a slow read": lambda: small(decode_faults=(slow("read", 0.8, layer=1, chunk=1),)),
+    "a slow save": lambda: small(prefill_faults=(slow("save", 0.8, layer=1, chunk=1),)),
+    "a slow load": lambda: small(prefill_faults=(slow("load", 0.5, layer=2, chunk=2, nth=1),)),
+    "a slow attention over one slot": lambda: small(
+        shared_buffers=1, prefill_faults=(slow("attend", 0.5, layer=1, chunk=2),)),
+    "a run that fails while it loads": lambda: small(
+        prefill_faults=(slow("load", 1.5, layer=2, chunk=2, nth=1),),
+        decode_faults=(failing("read", "quiet", layer=1, chunk=2, nth=1),)),
+    "a run that fails while the next one owns a slot": lambda: small(
+        independent_layers=2, decode_faults=(failing("read", "quiet", 1.0, layer=7, chunk=3, nth=1),)),
+    "a revoked read whose answer comes late": lambda: small(
+        read_lease=1.5, decode_faults=(slow("read", 4.0, layer=6, chunk=3, nth=1),),
+        prefill_faults=(failing("send", "lose", what="RUN_FAILED"),)),
+    "a read that lands after it failed": lambda: small(
+        concurrency=1, decode_faults=(failing("read", "unknown", 2.5, layer=2, chunk=1, nth=1), slow("read", 4.0, layer=3, chunk=3))),
+}  # fmt: skip
+
+
+@cache
+def mutants() -> dict[str, Mutant]:
+    return {m.name: m for machine in MACHINES for m in all_mutants(machine)}
+
+
+def harm(scenario: str, mutant: str = "", trace: str = "") -> str:
+    """What the run does that it must not, in words; "" if all is as it should be.  mutant: its name, or "" for none."""
+    c = msgspec.structs.replace(SCENARIOS[scenario](), trace=trace)
+    argv: dict[str, list[str]] = {}
+    if mutant:
+        m = mutants()[mutant]
+        role = MACHINES[m.machine]
+        argv[f"{role}_argv"] = mutated(role, m.module.__name__.rsplit(".", 1)[1], m.python())
+    due = {"first"} if "fail" in scenario or "revoked" in scenario else set()
+    try:
+        result = run_pair(c, timeout=30, **argv)
+    except PairError as error:
+        return f"died: {str(error).splitlines()[0]}"
+    compared = compare(c, result)
+    wrong = [one.request for n, one in enumerate(compared) if result.results[n].ok and not one.equal]
+    failed = {one.request: one.reason for n, one in enumerate(compared) if not result.results[n].ok}
+    if wrong:
+        return f"wrong bytes: {', '.join(wrong)}"
+    if failed.keys() != due:
+        return f"failed: {failed}"
+    free = result.stats["decode"]["places_free"], result.stats["prefill"]["slots_free"]
+    if free != (c.concurrency, result.stats["prefill"]["slots"]):
+        return f"leak: {free} places and slots are free"
+    return ""

@@ -1,0 +1,107 @@
+"""Each kind of message lost, and each kind doubled; strangers at the port: only the request concerned notices, if any does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import zmq
+from gate_tools import failing, small
+from pair_tools import TEXT, run, slow
+
+from tidegate.engine import control
+from tidegate.engine.config import FaultSpec, Request
+from tidegate.engine.worker_io import Line
+from tidegate.protocol.messages import Committed, Start, TransferId, encode
+from tidegate.spec.trace import check
+
+
+def lost(tag: str, nth: int = 1) -> FaultSpec:
+    return failing("send", "lose", what=tag, nth=nth)
+
+
+def doubled(*tags: str) -> tuple[FaultSpec, ...]:
+    return tuple(failing("send", "double", what=tag) for tag in tags)
+
+
+def four(length: int = 150) -> tuple[Request, ...]:
+    return tuple(Request(name, tuple(TEXT[n : n + length])) for n, name in enumerate(("one", "two", "three", "four")))
+
+
+def test_every_message_lost_once(tmp_path: Path) -> None:
+    """one: its START is lost, and then its ABORT.  two: a read fails, its READ_FAILED and the REVOKED are lost.  three: a save fails,
+    so the run does, and RUN_FAILED is lost.  four meets lost READY, READ_DONE and COMMITTED, and comes out right."""
+    c = small(
+        requests=four(), concurrency=4, trace=str(tmp_path), abort_after={"one": 1.0, "three": 6.0}, deadline_seconds=60.0,
+        decode_faults=(
+            lost("START"), lost("ABORT"), lost("READ_FAILED"), lost("READ_DONE", 22),
+            failing("read", "quiet", layer=2, chunk=2, nth=1),
+        ),
+        prefill_faults=(
+            lost("REVOKED"), lost("RUN_FAILED"), lost("READY", 25), lost("COMMITTED", 22),
+            failing("save", "quiet", layer=1, chunk=1, nth=2),
+        ),
+    )  # fmt: skip
+    result, compared = run(c)
+    one, two, three, four_ = (result.results[n] for n in range(4))
+    assert (one.ok, two.ok, three.ok, four_.ok) == (False, False, False, True)
+    assert "not complete after" in one.text
+    assert "layer 2" in two.text
+    assert "not complete after" in three.text
+    assert compared[3].equal
+    assert result.stats["decode"]["injected"] == 5
+    assert result.stats["prefill"]["injected"] == 5
+    assert result.stats["decode"]["places_free"] == 4
+    assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
+    assert check(tmp_path).attempts == 4
+
+
+def test_every_message_doubled(tmp_path: Path) -> None:
+    """one fails by a read, two by a save, three is aborted, four comes out right, over two runs of each."""
+    c = small(
+        requests=four(), concurrency=4, trace=str(tmp_path), abort_after={"three": 1.0}, deadline_seconds=60.0,
+        decode_faults=(
+            *doubled("START", "READ_DONE", "READ_FAILED", "ABORT"), failing("read", "quiet", layer=2, chunk=2, nth=1),
+            slow("read", 2.0, layer=7, chunk=3),
+        ),
+        prefill_faults=(
+            *doubled("READY", "COMMITTED", "REVOKED", "RUN_FAILED"), failing("save", "quiet", layer=1, chunk=1, nth=3),
+        ),
+    )  # fmt: skip
+    result, compared = run(c)
+    assert not result.results[0].ok
+    assert "layer 2" in result.results[0].text
+    assert not result.results[2].ok
+    assert "not complete after" in result.results[2].text
+    assert compared[3].equal
+    assert result.stats["decode"]["places_free"] == 4
+    assert check(tmp_path).attempts == 4
+
+
+def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
+    sent = 0
+
+    def visit(role: str, line: Line) -> None:
+        nonlocal sent
+        if role != "decode" or line.kind != "ready":
+            return
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = control.connect(context, line.port)
+        hello = control.Hello(99, 5, "digest", "nowhere")
+        foreign = encode(Start("same", 1, 1, 4))
+        for frames in (
+            [b""], [b"\x00" * 70], [control.HELLO, b"{}"], [control.HELLO, control.frame(hello)], [b"what", b"is", b"this"],
+            [control.MESSAGE, foreign], [control.MESSAGE, bytes((9,)) + foreign[1:]],
+            [control.MESSAGE, encode(Committed(TransferId(1, 1, 1)))],
+        ):  # fmt: skip
+            socket.send_multipart(frames)
+            sent += 1
+        socket.send_multipart([control.HELLO, control.frame(msgspec.structs.replace(hello, version=1))])
+        assert control.parse_welcome(socket.recv_multipart()[1]).refused
+        socket.close()
+        context.term()
+
+    c = small()
+    result, compared = run(c, on_line=visit)
+    assert all(one.equal for one in compared), compared
+    assert result.stats["decode"]["refused"] == sent

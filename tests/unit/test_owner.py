@@ -1,0 +1,211 @@
+"""The thread that owns a session, the handshake, and the injector: each rule, on loopback and without a worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import zmq
+
+from tidegate.engine import control
+from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
+from tidegate.engine.copying import Work
+from tidegate.engine.decode_peer import Peer
+from tidegate.engine.faults import Injector
+from tidegate.engine.owner import Owner
+from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.row_pool import RowPool
+from tidegate.engine.slot_layout import plan_layout
+from tidegate.engine.slots import MemoryServer, SharedMemory
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import VERSION, Ready, TransferId
+
+
+class Bench:
+    """An Owner over a ROUTER, and a DEALER that talks to it."""
+
+    def __init__(self, on_frames: Callable[[list[bytes]], None], tick: float) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket, port = control.bind(self.context, 0)
+        self.ticks: list[float] = []
+        self.looks = 0
+        self.crashes: list[BaseException] = []
+        self.crashed = threading.Event()
+        self.owner = Owner("bench", socket, on_frames=on_frames, on_tick=lambda: self.ticks.append(time.monotonic()),
+                           after=self._look, on_crash=self._crash, tick=tick)  # fmt: skip
+        self.dealer = control.connect(self.context, port)
+        self.owner.start()
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    def _crash(self, error: BaseException) -> None:
+        self.crashes.append(error)
+        self.crashed.set()
+
+    def close(self) -> None:
+        if not self.crashes:
+            self.owner.stop()
+        self.dealer.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(on_frames: Callable[[list[bytes]], None] = lambda frames: None, tick: float = 60.0) -> Bench:
+        made.append(Bench(on_frames, tick))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_calls_run_in_one_thread_in_order_and_errors_go_to_the_asker(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    seen: list[int] = []
+    for n in range(100):
+        b.owner.post(lambda n=n: seen.append(n))
+    thread = b.owner.ask(threading.current_thread)
+    assert seen == list(range(100))
+    assert thread.name == "bench"
+    with pytest.raises(KeyError):
+        b.owner.ask(lambda: {}["nothing"])
+    assert b.owner.ask(lambda: 7) == 7
+
+
+def test_a_message_that_breaks_the_protocol_is_dropped_and_the_next_one_heard(bench: Callable[..., Bench]) -> None:
+    heard = threading.Event()
+
+    def on_frames(frames: list[bytes]) -> None:
+        if frames[1] == b"bad":
+            raise RemoteProtocolError("bad", machine="test", state="-", event=frames)
+        heard.set()
+
+    b = bench(on_frames)
+    b.dealer.send_multipart([b"bad"])
+    b.dealer.send_multipart([b"good"])
+    assert heard.wait(10)
+    assert b.owner.refused == 1
+
+
+def test_it_sleeps_until_something_happens(bench: Callable[..., Bench]) -> None:
+    b = bench(tick=0.1)
+    b.owner.ask(lambda: None)
+    before = b.looks
+    threading.Event().wait(0.55)
+    assert 2 <= len(b.ticks) <= 7
+    assert b.looks - before <= len(b.ticks) + 2, "it woke up for nothing"
+
+
+def test_an_error_in_a_posted_call_ends_the_worker(bench: Callable[..., Bench]) -> None:
+    b = bench()
+    b.owner.post(lambda: [][0])
+    assert b.crashed.wait(10)
+    assert isinstance(b.crashes[0], IndexError)
+
+
+@pytest.mark.parametrize("parse", [control.parse_hello, control.parse_welcome])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"version":7,"incarnation":1,"digest":"","memory":""}'])
+def test_a_handshake_that_is_none_is_refused(parse: Callable[[bytes], Any], data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse(data)
+
+
+DTYPE = torch.float32
+LAYOUT = plan_layout([0, 1, 0], 8, {"main": 4, "index": 2}, "float32")
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[Peer, control.Hello]]:
+    memory, backend = SharedMemory.allocate(LAYOUT), ShmPull()
+    server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}")
+    peer = Peer(backend, incarnation=3, layers=3)
+    yield peer, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
+    server.close()
+    backend.close()
+    for one in (peer.memory, memory):
+        if one is not None:
+            one.close()
+
+
+def test_a_peer_is_met_once_and_told_what_is_mapped(peer: tuple[Peer, control.Hello]) -> None:
+    met, hello = peer
+    for wrong in ({"digest": "0" * 16}, {"memory": "tidegate-nobody"}):
+        assert met.meet(b"a", msgspec.structs.replace(hello, **wrong)).refused
+        assert met.memory is None
+    with pytest.raises(RemoteProtocolError):
+        met.check_sender(b"a")
+    for _ in range(2):
+        assert met.meet(b"a", hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
+    assert "already" in met.meet(b"b", msgspec.structs.replace(hello, incarnation=12)).refused
+    met.check_sender(b"a")
+    with pytest.raises(RemoteProtocolError):
+        met.check_sender(b"b")
+
+
+def test_a_peer_with_another_number_of_layers_is_refused(peer: tuple[Peer, control.Hello]) -> None:
+    _, hello = peer
+    other = Peer(ShmPull(), incarnation=3, layers=4)
+    assert "3 layers, Decode 4" in other.meet(b"a", hello).refused
+
+
+GOOD = Ready("r", 5, TransferId(1, 1, 2), 1, 1, 11, 0, 6, True)
+
+
+def test_ready_is_compared_with_layout_and_destination(peer: tuple[Peer, control.Hello]) -> None:
+    met, hello = peer
+    pools = {"main": RowPool(2, 3, 10, 4, DTYPE), "index": RowPool(2, 3, 10, 2, DTYPE)}
+    places = {name: place for name, pool in pools.items() if (place := pool.claim()) is not None}
+    with pytest.raises(ValueError, match="incarnation"):
+        met.parts(GOOD, places, 6)
+    met.meet(b"a", hello)
+    main, index = met.parts(GOOD, places, 6)
+    assert (main.source, main.destination, main.length) == ([LAYOUT.area(1, "main").offset], [1 * 10 * 16], [6 * 16])
+    assert index.length == [6 * 8]
+    wrong = {"slot": 0, "incarnation": 12, "start": 6, "stop": 7}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=r"announced|incarnation"):
+            met.parts(msgspec.structs.replace(GOOD, **{name: value}), places, 6)
+    with pytest.raises(ValueError, match="announced"):
+        met.parts(msgspec.structs.replace(GOOD, start=-1), places, 6)
+    with pytest.raises(ValueError, match="it has 8"):
+        met.parts(msgspec.structs.replace(GOOD, stop=9), places, 9)
+    wide = {"main": RowPool(1, 3, 10, 5, DTYPE).claim(), "index": places["index"]}
+    with pytest.raises(ValueError, match="96 bytes of float32 at Prefill and 120 bytes here"):
+        met.parts(GOOD, wide, 6)  # type: ignore[arg-type]
+
+
+def test_faults_hit_the_nth_match_and_are_counted() -> None:
+    specs = (FaultSpec(where="read", mode="quiet", layer=2, nth=2), FaultSpec(where="send", what="READY", mode="lose", nth=1),
+             FaultSpec(where="attend", delay=0.5, chunk=3))  # fmt: skip
+    injector = Injector(specs)
+    copies = injector.copies()
+    assert copies is not None
+    asked = [copies("read", Work(0, 1, {"layer": layer, "chunk": 1})) for layer in (1, 2, 3, 2, 2)]
+    assert [fault and fault.mode for fault in asked] == [None, None, None, "quiet", None]
+    assert [injector.copies_of(tag) for tag in ("COMMITTED", "READY", "READY")] == [1, 0, 1]
+    assert [injector.attend_delay(1, chunk) for chunk in (2, 3)] == [0, 0.5]
+    assert injector.injected == 3
+    assert Injector(()).copies() is None
+
+
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"requests": ()}, "no prompt"), ({"requests": (Request("a", ()),)}, "a prompt is empty"), ({"chunk": 0}, "chunk is 0"),
+    ({"requests": (Request("a", (999,)),)}, "token 999"), ({"hot_buffer": 1}, "hot buffer is 1"), ({"port": -1}, "port is -1"),
+    ({"model": {"dtype": "float8"}}, "dtype is 'float8'"), ({"model": {"layers": 3}}, "unknown model field"),
+    ({"resend_seconds": 0}, "resend interval"), ({"deadline_seconds": 0}, "deadline"), ({"concurrency": 0}, "concurrency"),
+    ({"pull_threads": 0}, "pull threads"), ({"read_lease": -0.1}, "read lease"), ({"new_tokens": 0}, "new tokens"),
+    ({"independent_layers": 9}, "independent layers is 9"), ({"shared_buffers": 0}, "shared buffers"),
+])  # fmt: skip
+def test_a_configuration_that_cannot_run_is_refused_in_one_line(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        RunConfig(**({"requests": (Request("a", (1, 2)),)} | changes)).checked()
+    assert "\n" not in str(refused.value)
