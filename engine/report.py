@@ -66,7 +66,7 @@ def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) ->
     """The report as rich tables."""
     answers = Table(title="Requests (random weights: the text means nothing, its equality does)")
     for name in ("request", "prompt", "new tokens", "tokens equal", "logits bit-equal", "remark"):
-        answers.add_column(name)
+        answers.add_column(name, overflow="fold")
     for c in compared:
         answers.add_row(c.request, str(c.prompt_tokens), text_of(c.tokens), str(c.tokens_equal), str(c.logits_equal), c.reason)
     figures = Table(title="Figures", show_header=False)
