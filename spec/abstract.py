@@ -30,7 +30,7 @@ __all__ = ["VARIABLES", "abstract", "label_value"]
 
 VARIABLES = (
     "runs", "slots", "transfers", "pool", "attempts", "bindings", "dests", "groups", "reads", "block", "net", "used",
-    "mem", "pooled", "dest", "io", "registered", "owner", "replies", "verdicts", "landed", "blamed",
+    "mem", "pooled", "dest", "io", "registered", "taken", "owner", "replies", "verdicts", "landed", "blamed",
 )  # fmt: skip
 
 _memo: dict[Any, Value] = {}
@@ -121,6 +121,7 @@ def abstract(w: World) -> dict[str, Value]:
                  lambda dest: function((b, _table(contents)) for b, contents in dest)),
         "io": (frozenset(w.io), lambda io: frozenset(map(_io, io))),
         "registered": (frozenset(w.is_registered), _value),
+        "taken": (frozenset(o.taken), _value),
         "owner": (tuple((b, o.owner.get(b, 0)) for b in w.dest), _table),
         "replies": (frozenset(o.replies), _value),
         "verdicts": (frozenset(o.verdicts), _value),

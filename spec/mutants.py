@@ -121,16 +121,18 @@ def judge(mutant: Mutant, models: Sequence[Configuration], looked_in: int) -> Ve
     opened: Verdict | None = None
     pairs, same, python = 0, True, mutant.python()
     for model in models:
-        with _patching:
-            outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
-        pairs, same = pairs + outcome.pairs, same and outcome.same
-        if not outcome.difference:
-            continue  # nobody can tell the two apart there
+        difference = ""
+        if opened is None:
+            with _patching:
+                outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
+            pairs, same, difference = pairs + outcome.pairs, same and outcome.same, outcome.difference
+            if not difference:
+                continue  # nobody can tell the two apart there
         verdict = _hunt(mutant, model, python)
         if verdict.kind == "killed":
             return verdict
         opened = opened or Verdict(mutant, "open", model.name, verdict.violated, verdict.steps,
-                                   f"{outcome.difference}; {verdict.effect}", verdict.real)  # fmt: skip
+                                   f"{difference}; {verdict.effect}", verdict.real)  # fmt: skip
     if opened:
         return opened
     reason = (

@@ -34,7 +34,7 @@ class Oracle:
     """The history of one World and the judgement on it."""
 
     _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
-             "claimed", "spoilt", "whole")  # fmt: skip
+             "taken", "spoilt", "whole")  # fmt: skip
     _maps = ("owner", "heard", "attempt_of", "published")
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Oracle:
         self.complete: set[int] = set()
         self.scheduled: set[int] = set()
         self.finished: set[int] = set()
-        self.claimed: set[T] = set()
+        self.taken: set[int] = set()  # runs that have taken the slot of their next step and have not written it
         self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
         self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
         self.owner: dict[int, int] = {}  # block -> attempt
@@ -69,9 +69,9 @@ class Oracle:
 
     def takes(self, t: T) -> None:
         """The worker takes the slot of step t."""
-        if t in self.claimed:
-            self.wrong.append(f"{say(t)} takes its slot twice")
-        self.claimed.add(t)
+        if t[0] in self.taken:
+            self.wrong.append(f"{say(t)} takes a slot although run {t[0]} writes the one that it has taken")
+        self.taken.add(t[0])
 
     def saved(self, key: tuple[int, int], every_layer: bool) -> None:
         """A save into object `key` ended well; every_layer: it was the last one."""
@@ -88,6 +88,7 @@ class Oracle:
                 self.wrong.append(f"{by} overwrites slot {slot} although {say(t)}, published there, has no verdict")
 
     def computed(self, t: T, right: bool) -> None:
+        self.taken.discard(t[0])
         if not right:
             self.wrong.append(f"{say(t)} was computed on a slot that does not hold its earlier chunks")
 

@@ -135,7 +135,7 @@ class World:
             tuple(self.block.items()), tuple(self.mem.values()), frozenset(self.pooled),
             tuple(tuple(contents.values()) for contents in self.dest.values()), frozenset(self.io),
             frozenset(self.registering), frozenset(self.is_registered), frozenset(o.replies), frozenset(o.verdicts),
-            frozenset(o.landed), frozenset(o.blamed),
+            frozenset(o.landed), frozenset(o.blamed), frozenset(o.taken),
         )  # fmt: skip
 
     def abstract(self) -> dict[str, Any]:

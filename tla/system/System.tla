@@ -49,6 +49,7 @@ VARIABLES
     used,          \* faults used up
     \* physical truth
     mem, pooled, dest, io, registered,
+    taken,         \* runs that have taken the slot of their next step, and have not written it
     owner,         \* the attempt to which the allocator has given each block set, or 0
     \* history that only properties look at
     replies,       \* what Prefill answered about each transfer
@@ -58,7 +59,7 @@ VARIABLES
     ev
 
 sides == <<runs, slots, transfers, pool, attempts, bindings, dests, groups, reads, block>>
-bytes == <<mem, pooled, dest, io, registered>>
+bytes == <<mem, pooled, dest, io, registered, taken>>
 truth == <<bytes, owner>>
 history == <<replies, verdicts, landed, blamed>>
 vars == <<sides, net, used, truth, history, ev>>
@@ -115,6 +116,7 @@ Init ==
     /\ dest = [b \in Blocks |-> [cl \in Steps |-> Empty]]
     /\ io = {}
     /\ registered = {}
+    /\ taken = {}
     /\ owner = [b \in Blocks |-> 0]
     /\ replies = {}
     /\ verdicts = {}
@@ -176,7 +178,7 @@ Admit(a, b) ==
     /\ dest' = [dest EXCEPT ![b] = [cl \in Steps |-> Empty]]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
     /\ ev' = [op |-> "Admit", attempt |-> a, block |-> b]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, used, mem, pooled, io, registered, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, used, mem, pooled, io, registered, taken, history>>
 
 \* The backend has registered the destination: now, not before, Prefill hears of it.
 Registered(a) ==
@@ -186,7 +188,7 @@ Registered(a) ==
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Register(@))]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
     /\ ev' = [op |-> "Registered", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, owner, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, taken, owner, history>>
 
 \* Everything has arrived: inference begins and reads the destination.
 Schedule(a) ==
@@ -243,7 +245,7 @@ ReadEnd(t, a, how) ==
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ blamed' = IF failed THEN blamed \cup {<<"run", t[1]>>} ELSE blamed
     /\ ev' = [op |-> "ReadEnd", transfer |-> t, attempt |-> a, how |-> how]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, mem, pooled, registered, replies, verdicts>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, mem, pooled, registered, taken, replies, verdicts>>
 
 \* The backend's end event for a copy whose failure was unknown; until now it may have written.
 Landed(t, a) ==
@@ -258,7 +260,7 @@ Landed(t, a) ==
     /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, Member) THEN CG!Landed(@, Member) ELSE @]
     /\ Settle(a, dests[a], Open(a, groups'))
     /\ ev' = [op |-> "Landed", transfer |-> t, attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, attempts, bindings, block, net, used, mem, pooled, registered, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, attempts, bindings, block, net, used, mem, pooled, registered, taken, history>>
 
 \* A report that nobody has answered is sent again.
 ResendReport(t) ==
@@ -287,6 +289,7 @@ Claim(r) ==
     /\ pool' = [o \in DOMAIN pool |-> IF o \in needed THEN PO!Pin(pool[o], w) ELSE pool[o]]
     /\ mem' = IF extend THEN mem ELSE [mem EXCEPT ![i] = IF needed = {} THEN <<r, l, 0>> ELSE Junk]
     /\ io' = io \cup (IF needed = {} THEN {} ELSE {[op |-> "load", transfer |-> w]})
+    /\ taken' = taken \cup {r}
     /\ ev' = [op |-> "Claim", run |-> r]
     /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, used, pooled, dest, registered, owner, history>>
 
@@ -318,7 +321,7 @@ LoadEnd(w, ok) ==
                   /\ net' = IF PR!CanFail(runs[r]) THEN net \cup {RunFailed(r)} ELSE net
                   /\ blamed' = blamed \cup {<<"run", r>>}
     /\ ev' = [op |-> "LoadEnd", transfer |-> w, ok |-> ok]
-    /\ UNCHANGED <<transfers, attempts, bindings, dests, groups, reads, block, pooled, dest, registered, owner, replies, landed>>
+    /\ UNCHANGED <<transfers, attempts, bindings, dests, groups, reads, block, pooled, dest, registered, taken, owner, replies, landed>>
 
 \* What the next load needs will never be readable: the run fails instead of waiting.
 Miss(r) ==
@@ -349,6 +352,7 @@ Write(r) ==
     /\ verdicts' = Said(r, p, runs'[r])
     /\ io' = io \cup {[op |-> "attend", transfer |-> t, right |-> right], [op |-> "save", transfer |-> t, right |-> right]}
     /\ net' = net \cup {READY(t, p.attempt)}
+    /\ taken' = taken \ {r}
     /\ ev' = [op |-> "Write", run |-> r]
     /\ UNCHANGED <<attempts, bindings, dests, groups, reads, block, used, pooled, dest, registered, owner, replies, landed, blamed>>
 
@@ -361,7 +365,7 @@ LayerDone(t) ==
     /\ io' = io \ IoOf("attend", t)
     /\ slots' = [slots EXCEPT ![i] = IF PB!CanAttended(@, t) THEN SettleSlot(PB!Attended(@, t)) ELSE @]
     /\ ev' = [op |-> "LayerDone", transfer |-> t]
-    /\ UNCHANGED <<runs, transfers, pool, attempts, bindings, dests, groups, reads, block, net, used, mem, pooled, dest, registered, owner, history>>
+    /\ UNCHANGED <<runs, transfers, pool, attempts, bindings, dests, groups, reads, block, net, used, mem, pooled, dest, registered, taken, owner, history>>
 
 SaveEnd(t, ok) ==
     LET i == SlotOf(t[3])  o == <<t[1], t[2]>>
@@ -377,7 +381,7 @@ SaveEnd(t, ok) ==
                   ELSE SpoilObject(@)]
     /\ slots' = [slots EXCEPT ![i] = IF PB!CanSaveEnded(@, t) THEN SettleSlot(PB!SaveEnded(@, t)) ELSE @]
     /\ ev' = [op |-> "SaveEnd", transfer |-> t, ok |-> ok]
-    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, registered, owner, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, registered, taken, owner, replies, verdicts, landed>>
 
 \* The pool evicts a readable object that nobody has pinned.
 Evict(o) ==
@@ -388,7 +392,7 @@ Evict(o) ==
     /\ pooled' = {x \in pooled : <<x[1], x[2]>> # o}
     /\ blamed' = blamed \cup {<<"run", o[1]>>}
     /\ ev' = [op |-> "Evict", object |-> o]
-    /\ UNCHANGED <<runs, slots, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, io, registered, owner, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, slots, transfers, attempts, bindings, dests, groups, reads, block, net, mem, dest, io, registered, taken, owner, replies, verdicts, landed>>
 
 \* Transfer t has a verdict: the gate and the run hear of it.
 EndTransfer(t, new, failed) ==
@@ -456,7 +460,7 @@ OnReady(m, keep) ==
          /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s2)]
          /\ io' = io \cup {[op |-> "read", transfer |-> t, attempt |-> a, right |-> right]}
          /\ net' = Rest(m, keep)
-         /\ UNCHANGED <<runs, slots, transfers, pool, dests, block, mem, pooled, dest, registered, owner, history>>
+         /\ UNCHANGED <<runs, slots, transfers, pool, dests, block, mem, pooled, dest, registered, taken, owner, history>>
     ELSE /\ net' = Rest(m, keep) \cup {Report("READ_FAILED", t)}
          /\ UNCHANGED <<sides, truth, history>>
 
@@ -506,7 +510,8 @@ OnAbort(m, keep) ==
     LET hit == {r \in Runs : runs[r].attempt = m.attempt /\ PR!CanFail(runs[r])} IN
     /\ net' = Rest(m, keep)
     /\ runs' = [r \in Runs |-> IF r \in hit THEN PR!Fail(runs[r]) ELSE runs[r]]
-    /\ slots' = [i \in Slots |-> IF slots[i].owner \in hit THEN LeaveSlot(slots[i], slots[i].owner) ELSE slots[i]]
+    /\ slots' = [i \in Slots |-> IF \E r \in hit : PB!CanLeave(slots[i], r)
+                                THEN SettleSlot(PB!Leave(slots[i], slots[i].owner)) ELSE slots[i]]
     /\ pool' = [o \in DOMAIN pool |-> IF o[1] \in hit THEN SpoilObject(pool[o]) ELSE pool[o]]
     /\ verdicts' = verdicts \cup {<<r, "failed">> : r \in hit}
     /\ UNCHANGED <<transfers, attempts, bindings, dests, groups, reads, block, truth, replies, landed, blamed>>
@@ -623,8 +628,8 @@ EndsStay ==
         /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
         /\ attempts[a].phase \in {"failed", "released"} => attempts'[a].phase = attempts[a].phase]_vars
 
-\* A step takes its slot once.
-ClaimOnce == [][ev'.op = "Claim" => slots' # slots]_vars
+\* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
+ClaimOnce == [][ev'.op = "Claim" => ev'.run \notin taken]_vars
 
 \* I15: an attempt fails only if something happened to it; a run only if its attempt did.
 BlastRadius ==
