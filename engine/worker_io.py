@@ -49,6 +49,8 @@ class Parent:
         self._out = os.dup(1)
         os.dup2(2, 1)  # whatever prints by accident must not break the lines
         self._lock = threading.Lock()
+        self._leaving = threading.Lock()  # taken for good by the thread that ends the process: nobody cuts off what it does last
+        self._scratch = ""
         self._in = b""
 
     def config(self, kind: type[T]) -> T:
@@ -65,20 +67,30 @@ class Parent:
     def watch(self, on_stop: Callable[[], None], scratch: str = "") -> None:
         """Call on_stop when the parent says stop; when the parent has gone, remove its `scratch` folder and exit."""
 
+        self._scratch = scratch
+
         def read() -> None:
             if self._line() == b"stop":
                 on_stop()
                 self._line()  # until the parent closes it
-            _discard(scratch)
-            os._exit(ORPHANED)
+            self._leaving.acquire()
+            self._orphaned()
 
         threading.Thread(target=read, name="parent", daemon=True).start()
 
     def fail(self, text: str) -> NoReturn:
-        """Say why and end the process now, from whatever thread."""
-        with contextlib.suppress(OSError):  # nobody may be there to hear it
+        """Say why and end the process now, from whatever thread; if nobody is there to hear it, as an orphan."""
+        self._leaving.acquire()
+        try:
             self.say("error", text=text)
+        except OSError:
+            self._orphaned()
         os._exit(FAILED)
+
+    def _orphaned(self) -> NoReturn:
+        """The parent has gone, so its folder is ours to remove."""
+        _discard(self._scratch)
+        os._exit(ORPHANED)
 
     def say(self, kind: str, **fields: Any) -> None:
         data = msgspec.json.encode(Line(kind, **fields)) + b"\n"
