@@ -19,7 +19,9 @@ from tidegate.engine.cli import app
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.engine.worker_io import Line
 
-TIDEGATE = [sys.executable, "-c", "from tidegate.engine.cli import main; main()"]
+# A background job inherits an ignored SIGINT, and so would its children; a program at a terminal does not.
+AT_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+TIDEGATE = [sys.executable, "-c", f"{AT_A_TERMINAL}; from tidegate.engine.cli import main; main()"]
 
 
 def workers(parent: int) -> list[int]:
