@@ -25,7 +25,8 @@ from tidegate.spec.trace_refusal import refusal
 
 __all__ = ["Accepted", "check"]
 
-JVM = ("-XX:+UseSerialGC", "-Xss64m")  # a long trace is one long literal, which SANY reads by recursion
+STACK = "-Xss64m"  # a long trace is one long literal, which SANY reads by recursion
+LONG = 3000  # lines from which on a JVM that compiles well is worth its start
 BUDGETS = ("Loss", "Dup", "Fail", "Unknown", "SaveFail", "LoadFail", "Evict", "Abort", "Revoke")
 
 
@@ -157,4 +158,5 @@ def run(names: Names, records: list[dict[str, Any]]) -> Result:
         module = root() / "tla" / "trace" / "RunTrace.tla"
         if not module.exists():
             raise SpecError(f"{module} is missing: run from a source checkout")
-        return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=JVM)
+        jvm = tlc.LIGHT if len(records) < LONG else ("-XX:+UseSerialGC",)
+        return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=(STACK, *jvm))

@@ -62,6 +62,7 @@ class Physical(msgspec.Struct, frozen=True):
     landed: Tag | None = None
     ok: bool | None = None
     ranges: tuple[tuple[int, ...], ...] | None = None
+    regions: tuple[str, ...] = ()  # of a read: the region of each range's destination
 
 
 PHYSICAL = {
@@ -215,6 +216,8 @@ def _line(where: str, role: str, raw: dict[str, Any]) -> Line:
     width = 2 if kind == "write_begin" else 3
     if any(len(entry) != width or min(entry) < 0 for entry in physical.ranges or ()):
         raise Unreadable(f"{where}: ranges of a {kind} are lists of {width} numbers, none below 0")
+    if kind == "read_begin" and len(physical.regions) != len(physical.ranges or ()):
+        raise Unreadable(f"{where}: {len(physical.regions)} regions for {len(physical.ranges or ())} ranges: one for each")
     return Line(where, role, kind, physical=physical)
 
 

@@ -1,8 +1,9 @@
 """Holds the addresses of a trace together: which bytes a step's rows are.
 
 Rules: a save and a read take exactly the bytes that the step's computation wrote; a load writes exactly the bytes of the chunk
-that it loads; the chunks of one layer lie apart, and so do the slots; adjacent ranges count as one.  Offsets are of 64 bits and
-TLC's numbers of 32, so this is Python's part.
+that it loads; the chunks of one layer lie apart, and so do the slots; what two reads write lies apart, unless one attempt was
+over before the other was admitted; adjacent ranges count as one.  Offsets are of 64 bits and TLC's numbers of 32, so this is
+Python's part.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def check_ranges(lines: list[Line]) -> None:
             raise TraceRefused(line.where, f"{line.kind.split('_')[0]} {verb} the bytes {list(moved)}, the rows of the step are "
                                f"{list(rows[step])} (computed at {where[step]})")  # fmt: skip
     _apart(lines, rows, where)
+    _destinations([line for line in lines if line.role == "decode"])
 
 
 def _apart(lines: list[Line], rows: dict[tuple[int, int, int], Ranges], where: dict[tuple[int, int, int], str]) -> None:
@@ -76,3 +78,39 @@ def _apart(lines: list[Line], rows: dict[tuple[int, int, int], Ranges], where: d
             raise TraceRefused(met[1], f"run {run} layer {layer}: this chunk is computed over the rows of the one at {met[0]}")
     if met := overlap([(*r, f"slot {slot}") for slot, found in slots.items() for r in found]):
         raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")
+
+
+def _destinations(lines: list[Line]) -> None:
+    """Two reads write the same bytes only if their attempts own them one after the other.
+
+    An attempt owns its blocks from its Admit at least to the last line by which it ends or a read of it ends.
+    """
+    since: dict[int, int] = {}
+    until: dict[int, int] = {}
+    attempt_of: dict[int, int] = {}
+    reads: dict[str, list[tuple[int, int, int, Line]]] = {}
+    for number, line in enumerate(lines):
+        attempt = line.arguments.get("attempt", 0)
+        if line.op == "Admit":
+            since[attempt] = until[attempt] = number
+        elif line.op in ("Finish", "Abort", "ReadEnd", "Landed"):
+            until[attempt] = number
+        elif line.op == "Deliver" and hasattr(message := line.arguments["message"], "transfer") and hasattr(message, "attempt"):
+            attempt_of[message.transfer.run] = message.attempt
+        elif line.kind == "read_begin" and (p := line.physical) and p.ranges and p.run in attempt_of:
+            for (_, offset, length), region in zip(p.ranges, p.regions, strict=True):
+                reads.setdefault(region, []).append((offset, length, attempt_of[p.run], line))
+    for region, found in reads.items():
+        _owned(region, sorted(found, key=lambda read: read[:3]), since, until)
+
+
+def _owned(region: str, reads: list[tuple[int, int, int, Line]], since: dict[int, int], until: dict[int, int]) -> None:
+    active: list[tuple[int, int, Line]] = []  # end of the range, attempt, line
+    for offset, length, attempt, line in reads:
+        active = [one for one in active if one[0] > offset]
+        for _, other, earlier in active if length else []:
+            apart = since[attempt] > until[other] or since[other] > until[attempt]
+            if earlier is not line and not apart:
+                whose = f"those of attempt {other}, which has not ended" if other != attempt else "another step's"
+                raise TraceRefused(line.where, f"{line} lands in {region} at {offset}, in bytes that are {whose} (read at {earlier.where})")
+        active.append((offset + length, attempt, line))

@@ -12,7 +12,7 @@ from tidegate.spec.explain import as_function, event_text
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.trace_lines import Line, TraceRefused
 from tidegate.spec.trace_names import Names
-from tidegate.spec.values import Value, parse, show
+from tidegate.spec.values import TRUE, Value, parse, show
 
 __all__ = ["refusal"]
 
@@ -48,10 +48,16 @@ def _explained(kind: str, line: Line, rules: list[str], about: Value, enabled: l
         return TraceRefused(line.where, why, _state("state after it", about, names))
     what = "the trace ends too early" if end else f"{line} does not fit"
     why = f"{what}; false: {'; '.join(rules)}" if rules else f"{line} is no step of System here"
-    possible = list(dict.fromkeys(event_text(e) for e in enabled if 'keep |-> TRUE' not in show(e)))
+    possible = list(dict.fromkeys(event_text(e) for e in enabled if not _silent(e)))
     ops = [p for p in possible if p.split("(")[0] == line.op] + [p for p in possible if p.split("(")[0] != line.op]
     more = [f"enabled was: {'; '.join(ops[:SHOWN])}{f' and {len(ops) - SHOWN} more' if len(ops) > SHOWN else ''}"] if ops else []
     return TraceRefused(line.where, why, (*_state("state before it", about, names), *([] if end else more)))
+
+
+def _silent(event: Value) -> bool:
+    """The network's own doing, which leaves no line."""
+    fields = as_function(event) or {}
+    return fields.get("op") == "Lose" or fields.get("keep") == TRUE
 
 
 def _state(title: str, about: Value, names: Names) -> tuple[str, ...]:

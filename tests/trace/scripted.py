@@ -95,7 +95,10 @@ class Pair:
             self.line("prefill", "save_begin", step, slot, epoch, pool_chunk=step.chunk, tag=content_tag(self.rows(step.chunk, slot)),
                       ranges=[(offset, 0, length)])  # fmt: skip
         elif what == "read":
-            self.line("decode", "read_begin", step, slot, epoch, tag=content_tag(self.rows(step.chunk, slot)), ranges=[(offset, 0, length)])
+            attempt = list(self.decode.attempts).index(self.decode.readies[step].attempt)
+            to = ((attempt * 8 + step.chunk) * self.plan.layers + step.layer) * length
+            self.line("decode", "read_begin", step, slot, epoch, tag=content_tag(self.rows(step.chunk, slot)),
+                      ranges=[(offset, to, length)], regions=["main"])  # fmt: skip
 
     def end(self, what, step, slot, epoch):
         how = self.bad.get((what, step.chunk, step.layer), "ok")
