@@ -49,6 +49,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     requests: tuple[Request, ...]
     new_tokens: int = 16
     chunk: int = 512
+    block_size: int = 128  # tokens of a KV block, on both sides
+    num_blocks: int = 0  # blocks in each of Prefill's layer buffers; 0: as many as the longest prompts at once need
     shared_buffers: int = 2
     independent_layers: int = 1
     hot_buffer: int = 96
@@ -81,6 +83,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def max_tokens(self) -> int:
         return max(len(request.prompt) for request in self.requests)
 
+    @property
+    def prefill_blocks(self) -> int:
+        """Blocks in each of Prefill's layer buffers."""
+        return self.num_blocks or self.concurrency * -(-self.max_tokens // self.block_size)
+
     def checked(self) -> RunConfig:
         """Itself, or ConfigError."""
         try:
@@ -93,6 +100,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
             (self.new_tokens >= 1, f"new tokens is {self.new_tokens}: at least 1"),
             (self.chunk >= 1, f"chunk is {self.chunk}: a chunk has at least 1 token"),
+            (self.block_size >= 1, f"block_size is {self.block_size}: a block has at least 1 token"),
             (self.shared_buffers >= 1, f"shared buffers is {self.shared_buffers}: layers need at least 1"),
             (0 <= self.independent_layers <= layers, f"independent layers is {self.independent_layers}: 0 to {layers}"),
             (self.hot_buffer >= model.index_topk,
@@ -105,6 +113,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
             (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),
         ]  # fmt: skip
+        if self.requests and self.block_size >= 1:
+            need = -(-self.max_tokens // self.block_size)
+            rules.append((self.num_blocks == 0 or self.num_blocks >= need,
+                          f"num_blocks is {self.num_blocks}: the longest prompt needs {need} blocks of {self.block_size}; give at "
+                          "least as many, or 0"))  # fmt: skip
         if self.requests:
             longest = self.max_tokens + self.new_tokens
             limit = model.max_position_embeddings

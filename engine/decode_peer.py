@@ -1,12 +1,13 @@
 """The Prefill that a Decode rank reads from: its handshake, its mapped memory, and where the bytes of a READY lie in it.
 
-Rules: a peer's memory is mapped and its layout checked before it is answered, so WELCOME is this very process's word that it
-holds the layout; one Prefill at a time; what READY says is compared with that layout and with the destination, to the byte,
-before anything is copied, and the error names both sides.
+Rules: both sides page KV in blocks of one size; a peer's memory is mapped and its layout checked before it is answered, so WELCOME
+is this very process's word that it holds the layout; one Prefill at a time; what READY says is compared with that layout and with
+the destination, to the byte, before anything is copied, and the error names both sides.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from tidegate.engine import control
@@ -30,8 +31,8 @@ def region(name: str, place: Place) -> str:
 class Peer:
     """The one Prefill of this Decode rank; nobody, until it has introduced itself."""
 
-    def __init__(self, backend: ShmPull, *, incarnation: int, layers: int) -> None:
-        self._backend, self._own, self._layers = backend, incarnation, layers
+    def __init__(self, backend: ShmPull, *, incarnation: int, layers: int, block_size: int) -> None:
+        self._backend, self._own, self._layers, self._block_size = backend, incarnation, layers, block_size
         self.address = b""
         self.incarnation = 0
         self.memory: SharedMemory | None = None
@@ -58,6 +59,8 @@ class Peer:
             why = f"layout {layout.digest} is served where {hello.digest} was announced"
         elif len(layout.slot_of_layer) != self._layers:
             why = f"Prefill has {len(layout.slot_of_layer)} layers, Decode {self._layers}: run both with one configuration"
+        elif layout.block_size != self._block_size:
+            why = f"Prefill has blocks of {layout.block_size} tokens, Decode of {self._block_size}: give both one block_size"
         if why:
             memory.close()
             raise ValueError(why)
@@ -73,24 +76,31 @@ class Peer:
                                       machine="control", state=self.incarnation, event=address)  # fmt: skip
 
     def parts(self, ready: Ready, places: Mapping[str, Place], tokens: int) -> list[Part]:
-        """The ranges to copy into `places` (by name, of the attempt, whose prompt has `tokens`); ValueError where READY does
-        not fit.
+        """The ranges to copy into `places` (by name, of the attempt, whose prompt has `tokens`): out of each source block, and one
+        after the other into the destination.  ValueError where READY does not fit; then nothing may be copied.
         """
-        layer, count = ready.transfer.layer - 1, ready.stop - ready.start
+        layer = ready.transfer.layer - 1
         if self.memory is None or ready.incarnation != self.incarnation:
             raise ValueError(f"READY is of incarnation {ready.incarnation}, the mapped memory of {self.incarnation}")
         layout = self.memory.layout
         if (slot := layout.slot_of_layer[layer]) != ready.slot:
             raise ValueError(f"layer {layer + 1} is announced in slot {ready.slot}; by the layout it uses slot {slot}")
-        if count < 1 or ready.start < 0 or ready.stop > tokens:
+        if not 0 <= ready.start < ready.stop <= tokens:
             raise ValueError(f"tokens {ready.start}..{ready.stop} are announced; the prompt has {tokens}")
+        areas = layout.areas_of(slot)
+        if (names := [area.name for area in areas]) != list(places):
+            raise ValueError(f"slot {slot} of Prefill holds {names}, the destination {list(places)}")
         parts = []
-        for name, place in places.items():
-            area = layout.area(ready.slot, name)
-            source, size = area.row_range(ready.start, count)
-            target, room = place.byte_range(layer, ready.start, count)
+        for area in areas:
+            pieces = layout.token_ranges(area, ready.blocks, ready.start, ready.stop)
+            target, room = places[area.name].byte_range(layer, ready.start, ready.stop - ready.start)
+            size = sum(length for _, length in pieces)
             if size != room:
-                raise ValueError(f"{name}: {count} rows are {size} bytes of {area.dtype} at Prefill and {room} bytes here")
-            begin = place.byte_range(0, 0, 0)[0]
-            parts.append(Part(region(name, place), [source], [target - begin], [size]))
+                raise ValueError(
+                    f"{area.name}: {ready.stop - ready.start} rows are {size} bytes of {area.dtype} at Prefill and {room} bytes here"
+                )
+            begin = target - places[area.name].byte_range(0, 0, 0)[0]
+            lengths = [length for _, length in pieces]
+            to = [begin + before for before in itertools.accumulate(lengths[:-1], initial=0)]
+            parts.append(Part(region(area.name, places[area.name]), [at for at, _ in pieces], to, lengths))
         return parts

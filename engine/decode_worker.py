@@ -91,7 +91,9 @@ class DecodeWorker:
         self.recorder = self._recorder(incarnation)
         self.faults = Injector(config.decode_faults)
         self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies(), threads=config.pull_threads)
-        self.peer = Peer(self.backend, incarnation=incarnation, layers=model.num_hidden_layers)
+        self.peer = Peer(
+            self.backend, incarnation=incarnation, layers=model.num_hidden_layers, block_size=config.block_size
+        )
         self.session = DecodeSession(
             layers=model.num_hidden_layers, incarnation=incarnation, observer=trace_observer(self.recorder)
         )

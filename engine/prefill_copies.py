@@ -13,14 +13,14 @@ from typing import Protocol
 
 from torch import Tensor
 
+from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import OnOutcome, Outcome, Work
 from tidegate.engine.pool_file import FilePool, Key, PoolError
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import TransferId
 
-__all__ = ["AREAS", "PoolCopies", "rows_of"]
+__all__ = ["PoolCopies"]
 
-AREAS = ("main", "index")
 OnEnd = Callable[[TransferId, Outcome], None]
 
 
@@ -30,24 +30,25 @@ class Span(Protocol):
     def __call__(self, run: int, chunk: int) -> tuple[int, int]: ...
 
 
-def rows_of(memory: SharedMemory, slot: int, first: int, end: int) -> list[Tensor]:
-    """Rows first..end of a slot: main, then index."""
-    return [memory.view(slot, name)[first:end] for name in AREAS]
-
-
 class PoolCopies:
     """Saves and loads; `post` hands a call to the thread that owns the session."""
 
     def __init__(
-        self, pool: FilePool, memory: SharedMemory, *, layers: int, span: Span, post: Callable[[Callable[[], None]], None]
-    ) -> None:
-        self.pool, self.memory, self.layers, self._span, self._post = pool, memory, layers, span, post
+        self, pool: FilePool, memory: SharedMemory, blocks: BlockAllocator, *, layers: int, span: Span,
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self.pool, self.memory, self.blocks, self.layers, self._span, self._post = pool, memory, blocks, layers, span, post
         self.bytes_saved = self.bytes_loaded = 0
+
+    def rows(self, run: int, slot: int, chunk: int) -> list[Tensor]:
+        """Views of the rows of a chunk as they lie in a slot."""
+        first, end = self._span(run, chunk)
+        return self.memory.token_views(slot, self.blocks.holding(run, first, end), first, end)
 
     def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
         """Write the step's rows into the object of its chunk, which its first layer creates."""
         key = Key(str(step.run), step.chunk)
-        buffers = rows_of(self.memory, work.slot, *self._span(step.run, step.chunk))
+        buffers = self.rows(step.run, work.slot, step.chunk)
         size = sum(buffer.numel() * buffer.element_size() for buffer in buffers)
         told = self._when_stopped(partial(self._saved, step, on_end))
         try:
@@ -66,7 +67,7 @@ class PoolCopies:
         keys = [Key(str(step.run), chunk) for chunk in range(1, step.chunk)]
         one = _Load(len(keys), partial(on_end, step))
         for key in keys:
-            buffers = rows_of(self.memory, work.slot, *self._span(step.run, key.chunk))
+            buffers = self.rows(step.run, work.slot, key.chunk)
             pinned = self.pool.pin(key)
             told = self._when_stopped(partial(self._loaded, key, pinned, one))
             try:

@@ -16,9 +16,11 @@ import time
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from tidegate.engine import control
+from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.config import RunConfig
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
@@ -27,14 +29,14 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.pool_file import FilePool
 from tidegate.engine.prefill_copies import PoolCopies
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
-from tidegate.engine.slot_kv import SlotKV
+from tidegate.engine.slot_kv import Claimed, SlotKV
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.engine.tracing import labels, trace_file, trace_footer, trace_header, trace_observer
 from tidegate.engine.worker_io import Parent, run_worker
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Message, Start, TransferId, decode, encode
+from tidegate.protocol.messages import VERSION, Message, Ready, Start, TransferId, decode, encode
 from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["PrefillWorker", "RunOver", "main"]
@@ -54,7 +56,10 @@ class PrefillWorker:
         model = self.model.config
         slots = [self.plan.slot_of(layer) for layer in range(1, self.plan.layers + 1)]
         widths = {"main": model.main_width, "index": model.index_width}
-        self.memory = SharedMemory.allocate(plan_layout(slots, config.max_tokens, widths, model.dtype))
+        self.blocks = BlockAllocator(config.prefill_blocks, config.block_size)
+        self.memory = SharedMemory.allocate(
+            plan_layout(slots, widths, model.dtype, blocks=self.blocks.blocks, block_size=self.blocks.block_size)
+        )
         self.incarnation = secrets.randbits(62) + 1
         self.server = MemoryServer(self.memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
         self.recorder = self._recorder()
@@ -72,10 +77,14 @@ class PrefillWorker:
         pool = FilePool(
             config.pool_folder, recorder=self.recorder, faults=self.faults.copies(), origin=self.memory.bytes
         )
-        self.copies = PoolCopies(pool, self.memory, layers=self.plan.layers, span=self._span, post=self.owner.post)
+        self.copies = PoolCopies(
+            pool, self.memory, self.blocks, layers=self.plan.layers, span=self._span, post=self.owner.post
+        )
         self.jobs: queue.Queue[tuple[int, Start] | None] = queue.Queue()
         self._ahead = 0
         self._waiting: dict[int, threading.Event] = {}
+        self._ended: set[int] = set()
+        self._told: set[int] = set()
         self._said: dict[TransferId, float] = {}
         self.welcomed = False
         self.gates, self.gate_wait, self.compute = 0, 0.0, 0.0
@@ -114,8 +123,8 @@ class PrefillWorker:
             self.model.prefill_chunk(start.prompt[first:end], first, kv)
             self.parent.say("progress", text=f"prefill {start.request}: chunk {chunk} of {chunks}")
 
-    def claim(self, run: int) -> tuple[int, int]:
-        """Block until the run's next slot is claimed and loaded; (slot, epoch).  RunOver if the run fails first."""
+    def claim(self, run: int) -> Claimed:
+        """Block until the run's next slot is claimed and loaded.  RunOver if the run fails first."""
         woken, began = threading.Event(), time.monotonic()
         self.owner.post(partial(self._waiting.__setitem__, run, woken))
         woken.wait()
@@ -134,10 +143,10 @@ class PrefillWorker:
 
     # ---- the owner's thread ---------------------------------------------------------------------------------------
 
-    def _claimed(self, run: int) -> tuple[int, int]:
+    def _claimed(self, run: int) -> Claimed:
         self._need_alive(run)
         slot = self.plan.slot_of(self.session.step_of(run).layer)
-        return slot, self.session.slots[slot].epoch
+        return Claimed(slot, self.session.slots[slot].epoch, self.blocks.of(run))
 
     def _written(self, run: int) -> None:
         self._need_alive(run)
@@ -158,18 +167,22 @@ class PrefillWorker:
                 case Send(message):
                     self._send(message)
                 case RunStarted(run, start):
-                    self.jobs.put((run, start))
+                    self.blocks.ask(run, start.tokens)
                 case BeginLoad(step, slot, epoch):
                     self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
                 case BeginSave(step, slot, epoch):
                     self.copies.save(step, Work(slot, epoch, labels(step)), self._saved)
                 case RunEnded(run, verdict, reason):
                     self.parent.say("progress", text=f"prefill run {verdict}{': ' + reason if reason else ''}")
+                    self._ended.add(run)
                     if verdict == "failed":
                         spoilt = [key[1] for key, o in self.session.pool.items() if key[0] == run and o.phase == "failed"]
                         self.copies.remove(run, spoilt)
 
     def _send(self, message: Message) -> None:
+        if isinstance(message, Ready):
+            blocks = self.blocks.holding(message.transfer.run, message.start, message.stop)
+            message = msgspec.structs.replace(message, blocks=blocks)
         for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
             self._socket.send_multipart([control.MESSAGE, encode(message)])
         if (transfer := getattr(message, "transfer", None)) is not None:
@@ -198,6 +211,19 @@ class PrefillWorker:
             if self.session.can_write(run) or self.session.runs[run].phase == "failed":
                 del self._waiting[run]
                 woken.set()
+        self._admit()
+
+    def _admit(self) -> None:
+        """Take back the blocks of runs that are over and nobody reads any more; begin the runs that get theirs."""
+        for run in [run for run in self._ended if not any(self.session.is_held(t) for t in self.session.readies if t.run == run)]:
+            self._ended.remove(run)
+            self.blocks.give_back(run)
+        for run in self.blocks.admitted():
+            self.jobs.put((run, self.session.starts[run]))
+        for run in self.session.runs:
+            if (why := self.blocks.why(run)) and run not in self._told:
+                self._told.add(run)
+                self.parent.say("progress", text=why)
 
     def _frames(self, frames: list[bytes]) -> None:
         if len(frames) == 2 and frames[0] == control.WELCOME:
@@ -206,7 +232,12 @@ class PrefillWorker:
                 raise OSError(f"Decode refused this Prefill: {welcome.refused}")
             self.welcomed = welcome.digest == self.memory.layout.digest
         elif len(frames) == 2 and frames[0] == control.MESSAGE:
-            self.execute(self.session.receive(decode(frames[1])))
+            message = decode(frames[1])
+            if isinstance(message, Start) and not self.blocks.can_ever_hold(message.tokens):
+                raise RemoteProtocolError(
+                    f"a prompt of {message.tokens} tokens: all {self.blocks.blocks} blocks of {self.blocks.block_size} cannot hold it",
+                    machine="blocks", state=self.blocks.free, event=message.request)  # fmt: skip
+            self.execute(self.session.receive(message))
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[0][:16] if frames else b"")  # fmt: skip
@@ -236,7 +267,8 @@ class PrefillWorker:
         self.parent.say("stats", stats={
             "bytes_saved": self.copies.bytes_saved, "bytes_loaded": self.copies.bytes_loaded, "gates": self.gates,
             "gate_wait_s": self.gate_wait, "compute_s": self.compute, "slot_bytes": self.memory.layout.size,
-            "slots": self.memory.layout.slots, "refused": self.owner.refused, "injected": self.faults.injected,
+            "slots": self.memory.layout.slots, "blocks_free": self.blocks.free,
+            "blocks": self.blocks.blocks, "refused": self.owner.refused, "injected": self.faults.injected,
             "slots_free": sum(slot.phase == "free" for slot in self.session.slots.values()),
         })  # fmt: skip
         trace_footer(self.recorder)

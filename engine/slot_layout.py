@@ -1,7 +1,9 @@
 """What lies where in a Prefill rank's layer memory: plain data, sent to Decode and checked there.
 
-Rules: a layout is whole and free of contradiction before anything is allocated or mapped by it; its digest names it,
-so that two processes that agree on the digest agree on every address; sizes and offsets are bytes, in 64 bits.
+Rules: KV is paged: every array of every slot has the same number of blocks of the same number of tokens, so one list of block ids
+says where a run's tokens are in all of them; a layout is whole and free of contradiction before anything is allocated or mapped by
+it; its digest names it, so that two processes that agree on the digest agree on every address; sizes and offsets are bytes, in 64
+bits.
 """
 
 from __future__ import annotations
@@ -13,40 +15,26 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-VERSION = 1
+__all__ = ["DTYPES", "PAGE", "VERSION", "Area", "SlotLayout", "block_span", "check_layout", "layout_digest", "plan_layout"]
+
+VERSION = 2
 PAGE = 4096
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "int8": torch.int8}
 
 
 class Area(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One array of a slot: `rows` rows of `width` elements, `stride` bytes from one to the next, the first at byte
-    `offset`.
-    """
+    """One array of a slot, [blocks, block_size, width] of `dtype`, its first byte at `offset`; the layout says how many blocks."""
 
     slot: int
     name: str  # "main", "index"
     dtype: str
-    rows: int
     width: int
     offset: int
-    stride: int
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one token."""
         return self.width * DTYPES[self.dtype].itemsize
-
-    @property
-    def end(self) -> int:
-        """First byte after the last row."""
-        return self.offset + (self.rows - 1) * self.stride + self.row_bytes
-
-    def row_range(self, first: int, count: int) -> tuple[int, int]:
-        """(offset, length) in bytes of rows first..first + count in the whole memory; ValueError if the slot has
-        fewer.
-        """
-        if first < 0 or count < 0 or first + count > self.rows:
-            raise ValueError(f"rows {first}..{first + count} of slot {self.slot} {self.name}: it has {self.rows}")
-        return self.offset + first * self.stride, count * self.stride
 
 
 class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +42,8 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: int
     size: int  # bytes of the whole memory
+    block_size: int  # tokens
+    blocks: int  # in each area
     areas: tuple[Area, ...]
     slot_of_layer: tuple[int, ...]
     digest: str  # of all the above: two processes that agree on it agree on every address
@@ -62,6 +52,10 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def slots(self) -> int:
         return len({area.slot for area in self.areas})
 
+    def areas_of(self, slot: int) -> tuple[Area, ...]:
+        """The arrays of `slot`, in the order in which their rows are saved, tagged and pulled."""
+        return tuple(area for area in self.areas if area.slot == slot)
+
     def area(self, slot: int, name: str) -> Area:
         """ValueError where there is none."""
         for area in self.areas:
@@ -69,26 +63,64 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return area
         raise ValueError(f"slot {slot} has no {name} area: there are {[(a.slot, a.name) for a in self.areas]}")
 
+    def area_bytes(self, area: Area) -> int:
+        return self.blocks * self.block_size * area.row_bytes
+
     def layers(self, slot: int) -> tuple[int, ...]:
         """The layers that share `slot`."""
         return tuple(layer for layer, owner in enumerate(self.slot_of_layer) if owner == slot)
 
+    def token_pieces(self, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
+        """(block id, first row in it, rows) of tokens [start, stop), one per block.
 
-def plan_layout(slot_of_layer: Sequence[int], rows: int, widths: dict[str, int], dtype: str) -> SlotLayout:
-    """A layout of page-aligned areas: each slot gets `rows` rows of every name in `widths` ({"main": 576, "index":
-    128}).
+        blocks: the ids of exactly the blocks that hold them, the first being block `start // block_size` of the run.  ValueError
+        for too few, too many, repeated or foreign ids, and for an empty range.
+        """
+        size = self.block_size
+        if not 0 <= start < stop:
+            raise ValueError(f"tokens {start}..{stop}: a range begins at 0 or later and holds at least one")
+        if len(blocks) != (due := block_span(start, stop, size)):
+            raise ValueError(f"tokens {start}..{stop} lie in {due} blocks of {size}; {len(blocks)} block ids were given")
+        if strange := sorted({block for block in blocks if not 0 <= block < self.blocks}):
+            raise ValueError(f"block {strange[0]} is outside Prefill's blocks 0..{self.blocks - 1} of {size} tokens")
+        if len(set(blocks)) != len(blocks):
+            raise ValueError(f"blocks {list(blocks)}: one block holds one stretch of tokens, and these name one twice")
+        pieces = []
+        for number, block in enumerate(blocks, start // size):
+            first, last = max(start, number * size), min(stop, (number + 1) * size)
+            pieces.append((block, first - number * size, last - first))
+        return pieces
+
+    def token_ranges(self, area: Area, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+        """(offset in the whole memory, length), in bytes, of tokens [start, stop) of `area`; as `token_pieces`."""
+        row = area.row_bytes
+        return [
+            (area.offset + (block * self.block_size + first) * row, count * row)
+            for block, first, count in self.token_pieces(blocks, start, stop)
+        ]
+
+
+def block_span(start: int, stop: int, block_size: int) -> int:
+    """How many blocks tokens [start, stop) of one run lie in."""
+    return -(-stop // block_size) - start // block_size
+
+
+def plan_layout(
+    slot_of_layer: Sequence[int], widths: dict[str, int], dtype: str, *, blocks: int, block_size: int
+) -> SlotLayout:
+    """A layout of page-aligned areas: each slot gets [blocks, block_size, width] of every name in `widths` ({"main": 576,
+    "index": 128}).
 
     ValueError for a slot number that is skipped, and for sizes below one.
     """
     areas, offset = [], 0
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}")
     for slot in sorted(set(slot_of_layer)):
         for name, width in widths.items():
-            if dtype not in DTYPES:
-                raise ValueError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}")
-            stride = width * DTYPES[dtype].itemsize
-            areas.append(Area(slot, name, dtype, rows, width, offset, stride))
-            offset = -(-(offset + rows * stride) // PAGE) * PAGE
-    layout = SlotLayout(VERSION, offset, tuple(areas), tuple(slot_of_layer), "")
+            areas.append(area := Area(slot, name, dtype, width, offset))
+            offset = -(-(offset + blocks * block_size * area.row_bytes) // PAGE) * PAGE
+    layout = SlotLayout(VERSION, offset, block_size, blocks, tuple(areas), tuple(slot_of_layer), "")
     layout = msgspec.structs.replace(layout, digest=layout_digest(layout))
     check_layout(layout, layout.size)
     return layout
@@ -107,27 +139,27 @@ def check_layout(layout: SlotLayout, size: int) -> None:
         raise ValueError(f"layout digest {layout.digest!r} does not belong to this layout ({layout_digest(layout)!r} does)")
     if layout.size != size:
         raise ValueError(f"layout is of {layout.size} bytes, the memory has {size}: the peer described other memory")
+    if layout.blocks < 1 or layout.block_size < 1:
+        raise ValueError(f"layout has {layout.blocks} blocks of {layout.block_size} tokens: both start at 1")
     for area in layout.areas:
-        _check_area(area, layout.size)
+        _check_area(layout, area)
     if len({(area.slot, area.name) for area in layout.areas}) != len(layout.areas):
         raise ValueError("layout names one area of a slot twice")
     for one, two in itertools.pairwise(sorted(layout.areas, key=lambda area: area.offset)):
-        if two.offset < one.end:
-            raise ValueError(
-                f"slot {two.slot} {two.name} begins at {two.offset}, inside slot {one.slot} {one.name} (to {one.end})"
-            )
+        if two.offset < (end := one.offset + layout.area_bytes(one)):
+            raise ValueError(f"slot {two.slot} {two.name} begins at {two.offset}, inside slot {one.slot} {one.name} (to {end})")
     slots = {area.slot for area in layout.areas}
     if slots != set(range(len(slots))) or slots != set(layout.slot_of_layer):
         raise ValueError(f"slots {sorted(slots)} for layers {layout.slot_of_layer}: count from 0, skip none, use each")
 
 
-def _check_area(area: Area, size: int) -> None:
+def _check_area(layout: SlotLayout, area: Area) -> None:
     what = f"slot {area.slot} {area.name}"
     if area.dtype not in DTYPES:
         raise ValueError(f"{what}: dtype is {area.dtype!r}: choose one of {', '.join(DTYPES)}")
-    if area.slot < 0 or area.rows < 1 or area.width < 1 or area.offset < 0:
-        raise ValueError(f"{what}: {area.rows} rows of {area.width} at {area.offset}: sizes start at 1, numbers at 0")
-    if area.stride < area.row_bytes or area.stride % DTYPES[area.dtype].itemsize or area.offset % DTYPES[area.dtype].itemsize:
-        raise ValueError(f"{what}: stride {area.stride} at {area.offset} for rows of {area.row_bytes} bytes of {area.dtype}")
-    if area.end > size:
-        raise ValueError(f"{what} ends at byte {area.end}: the memory has {size}")
+    if area.slot < 0 or area.width < 1 or area.offset < 0:
+        raise ValueError(f"{what}: rows of {area.width} at {area.offset}: sizes start at 1, numbers at 0")
+    if area.offset % DTYPES[area.dtype].itemsize:
+        raise ValueError(f"{what} begins at byte {area.offset}, which {area.dtype} cannot")
+    if (end := area.offset + layout.area_bytes(area)) > layout.size:
+        raise ValueError(f"{what} ends at byte {end}: the memory has {layout.size}")

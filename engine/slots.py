@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
@@ -73,15 +74,32 @@ class SharedMemory:
         return bool(self.bytes.flags.writeable)
 
     def view(self, slot: int, name: str) -> torch.Tensor:
-        """The area as a tensor [rows, width] over the memory itself; ValueError on the reading side, which copies
-        `bytes`.
+        """The area as a tensor [blocks, block_size, width] over the memory itself; ValueError on the reading side, which
+        copies `bytes`.
         """
         if not self.writable:
             raise ValueError("memory of another process is read-only: pull from it instead of viewing it")
         area = self.layout.area(slot, name)
-        flat = torch.from_numpy(self.bytes[area.offset : area.offset + area.rows * area.stride])
-        dtype = DTYPES[area.dtype]
-        return flat.view(dtype).as_strided((area.rows, area.width), (area.stride // dtype.itemsize, 1))
+        flat = torch.from_numpy(self.bytes[area.offset : area.offset + self.layout.area_bytes(area)])
+        return flat.view(DTYPES[area.dtype]).view(self.layout.blocks, self.layout.block_size, area.width)
+
+    def token_views(self, slot: int, blocks: Sequence[int], start: int, stop: int) -> list[torch.Tensor]:
+        """Tokens [start, stop) as views [rows, width] over the memory, one per block, area by area; ValueError as `view`, and
+        as `SlotLayout.token_pieces`.
+        """
+        pieces = self.layout.token_pieces(blocks, start, stop)
+        return [
+            view[block, first : first + count]
+            for area in self.layout.areas_of(slot)
+            for view in (self.view(slot, area.name),)
+            for block, first, count in pieces
+        ]
+
+    def token_ranges(self, slot: int, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+        """(offset, length), in bytes, of what `token_views` shows."""
+        return [
+            piece for area in self.layout.areas_of(slot) for piece in self.layout.token_ranges(area, blocks, start, stop)
+        ]
 
     def reader_fd(self) -> int:
         """A new descriptor of the memory, open for reading only; the caller closes it."""

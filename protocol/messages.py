@@ -45,7 +45,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="START"):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="READY"):
     """Prefill: tokens [start, stop) of `transfer.layer` stand in `slot`, epoch `epoch`, and stay there until you answer.
 
-    `final`: this is the last chunk, so the run has `transfer.chunk` chunks.
+    `final`: this is the last chunk, so the run has `transfer.chunk` chunks.  `blocks`: the ids of the slot's blocks that hold these
+    tokens, the first being block `start // block_size` of the prompt; an address, which the sender's engine fills in.
     """
 
     request: str
@@ -57,6 +58,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="READY"):
     start: int
     stop: int
     final: bool
+    blocks: tuple[int, ...] = ()
 
 
 class ReadDone(msgspec.Struct, frozen=True, array_like=True, tag="READ_DONE"):

@@ -36,7 +36,7 @@ class Path:
     """PrefillKV of one request over two slots; `wait` says which copies a slot waits for before it is overwritten."""
 
     def __init__(self, folder, recorder, wait, faults, overwritten):
-        self.memory = SharedMemory.allocate(plan_layout(SLOT_OF_LAYER, len(PROMPT), AREAS, "bfloat16"))
+        self.memory = SharedMemory.allocate(plan_layout(SLOT_OF_LAYER, AREAS, "bfloat16", blocks=1, block_size=len(PROMPT)))
         self.pools = {name: RowPool(1, 4, len(PROMPT) + NEW, width, torch.bfloat16) for name, width in AREAS.items()}
         self.places = {name: pool.claim() for name, pool in self.pools.items()}
         self.store = FilePool(folder, recorder=recorder, faults=faults, origin=self.memory.bytes)
@@ -48,7 +48,7 @@ class Path:
         self.overwritten = overwritten  # set once layer 2 has taken the slot of layer 0
 
     def view(self, layer, first, end):
-        return [self.memory.view(SLOT_OF_LAYER[layer], name)[first:end] for name in AREAS]
+        return [self.memory.view(SLOT_OF_LAYER[layer], name)[0, first:end] for name in AREAS]
 
     def begin_chunk(self, chunk, start, end):
         self.chunk, self.start, self.end = chunk, start, end
@@ -79,7 +79,8 @@ class Path:
         save = self.finished(lambda done: self.store.save(Key("run", self.chunk), layer, buffers, self.work, done))
         parts = []
         for name in AREAS:
-            source, size = self.memory.layout.area(SLOT_OF_LAYER[layer], name).row_range(self.start, self.end - self.start)
+            area = self.memory.layout.area(SLOT_OF_LAYER[layer], name)
+            [(source, size)] = self.memory.layout.token_ranges(area, [0], self.start, self.end)
             target, same = self.places[name].byte_range(layer, self.start, self.end - self.start)
             assert size == same
             parts.append(Part(name, [source], [target], [size]))

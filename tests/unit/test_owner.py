@@ -120,14 +120,14 @@ def test_a_handshake_that_is_none_is_refused(parse: Callable[[bytes], Any], data
 
 
 DTYPE = torch.float32
-LAYOUT = plan_layout([0, 1, 0], 8, {"main": 4, "index": 2}, "float32")
+LAYOUT = plan_layout([0, 1, 0], {"main": 4, "index": 2}, "float32", blocks=6, block_size=4)
 
 
 @pytest.fixture
 def peer() -> Iterator[tuple[Peer, control.Hello]]:
     memory, backend = SharedMemory.allocate(LAYOUT), ShmPull()
     server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}")
-    peer = Peer(backend, incarnation=3, layers=3)
+    peer = Peer(backend, incarnation=3, layers=3, block_size=4)
     yield peer, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
     server.close()
     backend.close()
@@ -151,13 +151,16 @@ def test_a_peer_is_met_once_and_told_what_is_mapped(peer: tuple[Peer, control.He
         met.check_sender(b"b")
 
 
-def test_a_peer_with_another_number_of_layers_is_refused(peer: tuple[Peer, control.Hello]) -> None:
+@pytest.mark.parametrize(("layers", "block_size", "why"), [
+    (4, 4, "3 layers, Decode 4"), (3, 8, "blocks of 4 tokens, Decode of 8: give both one block_size"),
+])  # fmt: skip
+def test_a_peer_of_another_shape_is_refused(peer: tuple[Peer, control.Hello], layers: int, block_size: int, why: str) -> None:
     _, hello = peer
-    other = Peer(ShmPull(), incarnation=3, layers=4)
-    assert "3 layers, Decode 4" in other.meet(b"a", hello).refused
+    other = Peer(ShmPull(), incarnation=3, layers=layers, block_size=block_size)
+    assert why in other.meet(b"a", hello).refused
 
 
-GOOD = Ready("r", 5, TransferId(1, 1, 2), 1, 1, 11, 0, 6, True)
+GOOD = Ready("r", 5, TransferId(1, 1, 2), 1, 1, 11, 0, 6, True, (5, 2))
 
 
 def test_ready_is_compared_with_layout_and_destination(peer: tuple[Peer, control.Hello]) -> None:
@@ -168,16 +171,25 @@ def test_ready_is_compared_with_layout_and_destination(peer: tuple[Peer, control
         met.parts(GOOD, places, 6)
     met.meet(b"a", hello)
     main, index = met.parts(GOOD, places, 6)
-    assert (main.source, main.destination, main.length) == ([LAYOUT.area(1, "main").offset], [1 * 10 * 16], [6 * 16])
-    assert index.length == [6 * 8]
+    at = LAYOUT.area(1, "main").offset
+    assert (main.source, main.destination, main.length) == ([at + 5 * 64, at + 2 * 64], [160, 160 + 64], [4 * 16, 2 * 16])
+    assert index.length == [4 * 8, 2 * 8]
+    later = msgspec.structs.replace(GOOD, start=3, stop=5)
+    main, _ = met.parts(later, places, 6)
+    assert (main.source, main.destination, main.length) == ([at + 5 * 64 + 48, at + 2 * 64], [160 + 48, 160 + 64], [16, 16])
     wrong = {"slot": 0, "incarnation": 12, "start": 6, "stop": 7}
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=r"announced|incarnation"):
             met.parts(msgspec.structs.replace(GOOD, **{name: value}), places, 6)
     with pytest.raises(ValueError, match="announced"):
         met.parts(msgspec.structs.replace(GOOD, start=-1), places, 6)
-    with pytest.raises(ValueError, match="it has 8"):
-        met.parts(msgspec.structs.replace(GOOD, stop=9), places, 9)
+    for blocks, why in (((5, 6), r"block 6 is outside Prefill's blocks 0\.\.5 of 4"), ((5,), "in 2 blocks of 4; 1"), ((2, 2), "twice")):
+        with pytest.raises(ValueError, match=why):
+            met.parts(msgspec.structs.replace(GOOD, blocks=blocks), places, 6)
+    with pytest.raises(ValueError, match=r"holds \['main', 'index'\], the destination \['main'\]"):
+        met.parts(GOOD, {"main": places["main"]}, 6)
+    with pytest.raises(ValueError, match="a place has 3 layers of 10"):
+        met.parts(msgspec.structs.replace(GOOD, stop=11, blocks=(5, 2, 0)), places, 11)
     wide = {"main": RowPool(1, 3, 10, 5, DTYPE).claim(), "index": places["index"]}
     with pytest.raises(ValueError, match="96 bytes of float32 at Prefill and 120 bytes here"):
         met.parts(GOOD, wide, 6)  # type: ignore[arg-type]
@@ -199,6 +211,7 @@ def test_faults_hit_the_nth_match_and_are_counted() -> None:
 
 @pytest.mark.parametrize(("changes", "why"), [
     ({"requests": ()}, "no prompt"), ({"requests": (Request("a", ()),)}, "a prompt is empty"), ({"chunk": 0}, "chunk is 0"),
+    ({"block_size": 0}, "block_size is 0"), ({"num_blocks": 1, "block_size": 1}, "num_blocks is 1: the longest prompt needs 2"),
     ({"requests": (Request("a", (999,)),)}, "token 999"), ({"hot_buffer": 1}, "hot buffer is 1"), ({"port": -1}, "port is -1"),
     ({"model": {"dtype": "float8"}}, "dtype is 'float8'"), ({"model": {"layers": 3}}, "unknown model field"),
     ({"resend_seconds": 0}, "resend interval"), ({"deadline_seconds": 0}, "deadline"), ({"concurrency": 0}, "concurrency"),

@@ -28,7 +28,7 @@ class Rig:
     """A Prefill's memory of random bytes, a backend that reads it, and two destination regions."""
 
     def __init__(self, **options):
-        self.memory = SharedMemory.allocate(plan_layout([0, 1], 8, {"main": 16, "index": 4}, "bfloat16"))
+        self.memory = SharedMemory.allocate(plan_layout([0, 1], {"main": 16, "index": 4}, "bfloat16", blocks=2, block_size=4))
         self.memory.bytes[:] = np.random.default_rng(1).integers(0, 255, self.memory.bytes.size)
         self.main, self.index = np.zeros(512, np.uint8), np.zeros(128, np.uint8)
         self.backend = ShmPull(**options)
@@ -227,7 +227,7 @@ def longest_pause(monkeypatch, copier):
         return copies
 
     monkeypatch.setattr(pull_shm, "copy_ranges", timed)
-    memory = SharedMemory.allocate(plan_layout([0], size // 2, {"main": 1}, "bfloat16"))
+    memory = SharedMemory.allocate(plan_layout([0], {"main": 1}, "bfloat16", blocks=1, block_size=size // 2))
     memory.bytes[:] = 1
     backend, target, shares = ShmPull(), np.ones(size, np.uint8), []
     backend.connect("p", memory)

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-import torch
 
 from tidegate.engine import slot_layout, slots
 from tidegate.engine.slot_layout import check_layout, layout_digest, plan_layout
@@ -21,8 +20,8 @@ from tidegate.engine.slot_layout import check_layout, layout_digest, plan_layout
 WIDTHS = {"main": 576, "index": 128}
 
 
-def layout(rows=10, slot_of_layer=(0, 1, 0, 1)):
-    return plan_layout(slot_of_layer, rows, WIDTHS, "bfloat16")
+def layout(slot_of_layer=(0, 1, 0, 1)):
+    return plan_layout(slot_of_layer, WIDTHS, "bfloat16", blocks=5, block_size=4)
 
 
 @pytest.fixture
@@ -47,19 +46,40 @@ def test_layers_share_slots_and_areas_do_not_overlap(memory):
         area = plan.area(slot, name)
         assert (memory.view(slot, name) == value + 1).all()
         assert area.offset % slot_layout.PAGE == 0
-        offset, length = area.row_range(3, 2)
-        assert length == 2 * WIDTHS[name] * 2
-        rows = memory.view(slot, name)[3:5].reshape(-1).view(torch.uint8).numpy()
-        assert (memory.bytes[offset : offset + length] == rows).all()
-    with pytest.raises(ValueError, match=r"rows 9\.\.11 of slot 0 main: it has 10"):
-        plan.area(0, "main").row_range(9, 2)
+        assert memory.view(slot, name).shape == (5, 4, WIDTHS[name])
+        assert len(memory.bytes[area.offset : area.offset + plan.area_bytes(area)]) == 5 * 4 * WIDTHS[name] * 2
     with pytest.raises(ValueError, match="slot 2 has no main area"):
         plan.area(2, "main")
 
 
+def test_tokens_lie_in_the_blocks_that_a_run_owns(memory):
+    plan, row = memory.layout, 576 * 2
+    area = plan.area(1, "main")
+    ranges = [(area.offset + at * row, rows * row) for at, rows in ((4 * 4 + 3, 1), (0, 4), (2 * 4, 2))]
+    assert plan.token_ranges(area, [4, 0, 2], 7, 14) == ranges
+    views = memory.token_views(1, [4, 0, 2], 7, 14)
+    assert [tuple(view.shape) for view in views] == [(rows, width) for width in (576, 128) for rows in (1, 4, 2)]
+    for value, view in enumerate(views, 1):
+        view.fill_(value)
+    found = [memory.bytes[at : at + size].view(np.uint16) for at, size in memory.token_ranges(1, [4, 0, 2], 7, 14)]
+    assert [set(piece.tolist()) for piece in found] == [{bits} for bits in (0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0)]
+    assert int((memory.view(1, "main") != 0).sum()) == 7 * 576  # and no other row
+
+
+@pytest.mark.parametrize(("blocks", "tokens", "message"), [
+    ([5], (0, 4), r"block 5 is outside Prefill's blocks 0\.\.4 of 4 tokens"), ([-1], (0, 4), "block -1 is outside"),
+    ([0], (0, 5), "lie in 2 blocks of 4; 1 block ids were given"), ([0, 1], (4, 8), "lie in 1 blocks of 4; 2"),
+    ([0, 0], (3, 5), "name one twice"), ([], (4, 4), "at least one"), ([0], (-1, 3), "begins at 0 or later"),
+    ([2**62], (0, 4), "block 4611686018427387904 is outside"),
+])  # fmt: skip
+def test_foreign_missing_and_repeated_blocks_are_refused(blocks, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        layout().token_pieces(blocks, *tokens)
+
+
 def changed(plan, area=0, keep_digest=False, **fields):
     """`plan` with fields of one area (or of itself) changed, and the digest made right."""
-    own = {name: fields.pop(name) for name in list(fields) if name in ("version", "size", "slot_of_layer")}
+    own = {name: fields.pop(name) for name in list(fields) if name in ("version", "size", "slot_of_layer", "blocks", "block_size")}
     areas = list(plan.areas)
     areas[area] = msgspec.structs.replace(areas[area], **fields)
     plan = msgspec.structs.replace(plan, areas=tuple(areas), **own)
@@ -67,16 +87,19 @@ def changed(plan, area=0, keep_digest=False, **fields):
 
 
 WRONG = [
-    ({"version": 2}, "version 2: this side speaks 1"),
-    ({"rows": 11, "keep_digest": True}, "does not belong to this layout"),
+    ({"version": 1}, "version 1: this side speaks 2"),
+    ({"blocks": 4, "keep_digest": True}, "does not belong to this layout"),
+    ({"block_size": 2, "keep_digest": True}, "does not belong to this layout"),
     ({"size": 4096}, "the peer described other memory"),
-    ({"area": 3, "rows": 10**6}, "ends at byte"),
-    ({"area": 3, "offset": 2**62, "stride": 2**61}, "ends at byte"),
+    ({"area": 3, "width": 10**6}, "ends at byte"),
+    ({"area": 3, "offset": 2**62, "width": 2**61}, "ends at byte"),
+    ({"blocks": 10**6}, "ends at byte"),
     ({"area": 1, "offset": 0}, "inside slot 0"),
     ({"area": 1, "name": "main", "slot": 0}, "one area of a slot twice"),
-    ({"stride": 1150}, "stride 1150"),
-    ({"offset": 1}, "stride 1152 at 1"),
-    ({"rows": 0}, "sizes start at 1"),
+    ({"offset": 1}, "begins at byte 1, which bfloat16 cannot"),
+    ({"width": 0}, "sizes start at 1"),
+    ({"blocks": 0}, "0 blocks of 4 tokens"),
+    ({"block_size": -1}, "blocks of -1 tokens"),
     ({"offset": -2}, "numbers at 0"),
     ({"dtype": "float8"}, "dtype is 'float8'"),
     ({"slot_of_layer": (0, 1, 2)}, "use each"),
@@ -94,17 +117,17 @@ def test_a_layout_that_contradicts_itself_or_the_memory_is_refused(change, messa
 
 def test_a_skipped_slot_and_an_unknown_dtype_are_refused():
     with pytest.raises(ValueError, match="skip none"):
-        plan_layout([0, 2], 4, WIDTHS, "bfloat16")
+        plan_layout([0, 2], WIDTHS, "bfloat16", blocks=1, block_size=4)
     with pytest.raises(ValueError, match="dtype is 'int4'"):
-        plan_layout([0], 4, WIDTHS, "int4")
+        plan_layout([0], WIDTHS, "int4", blocks=1, block_size=4)
 
 
 def test_a_reader_sees_writes_and_cannot_write(memory, address):
     server = slots.MemoryServer(memory, address)
     reader = slots.fetch_memory(address)
     assert reader.layout == memory.layout
-    memory.view(1, "index")[4] = 3.5
-    offset, length = reader.layout.area(1, "index").row_range(4, 1)
+    memory.view(1, "index")[3, 1] = 3.5
+    [(offset, length)] = reader.layout.token_ranges(reader.layout.area(1, "index"), [3], 1, 2)
     assert (np.frombuffer(reader.bytes[offset : offset + length].tobytes(), np.uint16) == 0x4060).all()
     assert not reader.writable
     with pytest.raises(ValueError, match="read-only"):
@@ -185,7 +208,7 @@ def test_descriptors_are_given_back(memory, address):
 PREFILL = """
 import sys, signal
 from tidegate.engine import slots, slot_layout
-memory = slots.SharedMemory.allocate(slot_layout.plan_layout([0], 8, {"main": 576}, "bfloat16"))
+memory = slots.SharedMemory.allocate(slot_layout.plan_layout([0], {"main": 576}, "bfloat16", blocks=2, block_size=4))
 memory.view(0, "main").fill_(2)
 server = slots.MemoryServer(memory, sys.argv[1])
 print("ready", flush=True)

@@ -1,0 +1,82 @@
+"""Who owns which blocks of the layer buffers: a run's tokens lie in the same blocks of every slot.
+
+Rules: a run owns its blocks from `take` to `give_back`, and they never change in between, so a READY that is said again says the
+same; nobody owns a block twice; a run that finds no room waits, first come, first served, and the reason is known.  Which run may
+*write* where is not decided here: that is the gate of the slot.  One thread calls it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tidegate.engine.slot_layout import block_span
+
+__all__ = ["BlockAllocator"]
+
+
+class BlockAllocator:
+    """`blocks` blocks of `block_size` tokens, handed out to runs; those given back first are handed out first."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        if blocks < 1 or block_size < 1:
+            raise ValueError(f"{blocks} blocks of {block_size} tokens: both start at 1")
+        self.blocks, self.block_size = blocks, block_size
+        self._free = deque(range(blocks))
+        self._owned: dict[int, tuple[int, ...]] = {}
+        self._waiting: dict[int, int] = {}  # run -> tokens, first come first
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def can_ever_hold(self, tokens: int) -> bool:
+        """Do that many tokens fit when nobody else is here?"""
+        return block_span(0, tokens, self.block_size) <= self.blocks
+
+    def ask(self, run: int, tokens: int) -> None:
+        """Queue `run` for the blocks of `tokens` tokens; `admitted` says when it has them.  ValueError where it never could, or
+        asks twice.
+        """
+        if not self.can_ever_hold(tokens):
+            raise ValueError(
+                f"run {run} has {tokens} tokens, all {self.blocks} blocks of {self.block_size} hold "
+                f"{self.blocks * self.block_size}: give Prefill more blocks, or shorter prompts"
+            )
+        if run in self._owned or run in self._waiting:
+            raise ValueError(f"run {run} has asked for its blocks already")
+        self._waiting[run] = tokens
+
+    def admitted(self) -> list[int]:
+        """The runs that get their blocks now: the first of those that wait, as long as there is room for it."""
+        got = []
+        for run, tokens in list(self._waiting.items()):
+            need = block_span(0, tokens, self.block_size)
+            if need > len(self._free):
+                break  # a later, shorter run could overtake it for ever
+            self._owned[run] = tuple(self._free.popleft() for _ in range(need))
+            del self._waiting[run]
+            got.append(run)
+        return got
+
+    def give_back(self, run: int) -> None:
+        """`run` is over; nothing if it has nothing."""
+        self._waiting.pop(run, None)
+        self._free.extend(self._owned.pop(run, ()))
+
+    def of(self, run: int) -> tuple[int, ...]:
+        """The run's block ids in the order of its tokens; KeyError for a run that has none."""
+        return self._owned[run]
+
+    def holding(self, run: int, start: int, stop: int) -> tuple[int, ...]:
+        """The blocks of `run` that hold tokens [start, stop); KeyError for a run that has none."""
+        return self._owned[run][start // self.block_size : -(-stop // self.block_size)]
+
+    def why(self, run: int) -> str:
+        """What `run` waits for; "" if it does not."""
+        if run not in self._waiting:
+            return ""
+        first = next(iter(self._waiting))
+        need = block_span(0, self._waiting[first], self.block_size)
+        who = "it" if first == run else f"run {first}, which is before it,"
+        held = ", ".join(f"run {other}: {len(ids)}" for other, ids in self._owned.items())
+        return f"run {run} waits for blocks: {who} needs {need}, {len(self._free)} of {self.blocks} are free ({held or 'none is held'})"

@@ -1,0 +1,57 @@
+"""Paged layer buffers between two processes: scattered blocks, too few of them, and ids that are none of Prefill's."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from gate_tools import small
+from pair_tools import TEXT, run
+
+from tidegate.engine.config import Request
+from tidegate.engine.recorder import read_lines
+from tidegate.spec.trace import check
+
+LENGTHS = (70, 150, 16, 5, 140)
+"""In blocks of 16 tokens: 5, 10, exactly 1, less than 1, 9."""
+
+
+def test_runs_wait_for_blocks_and_get_scattered_ones(tmp_path: Path) -> None:
+    said: list[str] = []
+    requests = tuple(Request(f"r{n}", tuple(TEXT[n : n + length])) for n, length in enumerate(LENGTHS))
+    c = small(requests=requests, concurrency=5, num_blocks=14, trace=str(tmp_path), deadline_seconds=60.0)
+    result, compared = run(c, on_line=lambda role, line: said.append(line.text))
+    assert all(one.equal for one in compared), compared
+    assert any("waits for blocks: it needs 10, 9 of 14 are free" in text for text in said), said
+    assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"] == 14
+    deliveries = [x["message"] for x in read_lines(tmp_path / "decode-0.jsonl") if x["kind"] == "event" and x["op"] == "Deliver"]
+    blocks = [tuple(message["blocks"]) for message in deliveries if message["type"] == "READY"]
+    assert any(two < one for ids in blocks for one, two in itertools.pairwise(ids)), "no run has scattered blocks"
+    assert check(tmp_path).attempts == len(LENGTHS)
+
+
+FOREIGN = """
+import msgspec
+from tidegate.engine import prefill_worker
+encode, runs = prefill_worker.encode, []
+def wrong(message):
+    if isinstance(message, prefill_worker.Ready):
+        runs.append(message.transfer.run)
+        if message.transfer.run == runs[0] and message.transfer.chunk == 2:
+            message = msgspec.structs.replace(message, blocks=(*message.blocks[:-1], 77))
+    return encode(message)
+prefill_worker.encode = wrong
+prefill_worker.main()
+"""
+
+
+def test_a_foreign_block_fails_its_request_alone_and_both_sides_are_named() -> None:
+    """Prefill announces block 77 for chunk 2 of its first run."""
+    c = small()
+    result, compared = run(c, prefill_argv=[sys.executable, "-c", FOREIGN])
+    assert not result.results[0].ok
+    assert "block 77 is outside Prefill's blocks 0..19 of 16 tokens" in result.results[0].text
+    assert compared[1].equal
+    assert result.stats["decode"]["places_free"] == c.concurrency
+    assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"]
