@@ -2,22 +2,24 @@
 
 Rules: a job reports an Outcome until it reports one that is `stopped`, which is its last: only then can its memory be
 given to anyone (an error is no proof that a copy has stopped); begin and end are recorded here, by the data path, the
-end before it is reported; jobs of one worker thread run in the order they were submitted; a callback runs on the
-worker thread and should only post to its owner.  Faults are injected through a constructor argument, for tests and
-demonstrations, and absent otherwise.
+end before it is reported; each kind of job has streams of its own, so that loads do not wait for saves; jobs of one
+stream run in the order they were submitted; a callback runs on the stream's thread and should only post to its owner.
+Faults are injected through a constructor argument, for tests and demonstrations, and absent otherwise.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from tidegate.engine.recorder import NULL, Recording, content_tag
+from tidegate.engine.streams import CpuStream
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str = ""
     copies: int = 0  # after coalescing
     bytes: int = 0
+    seconds: float = 0.0  # from begin to end, an injected delay included
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -80,21 +83,33 @@ class Job(msgspec.Struct):
 
 
 class CopyWorkers:
-    """A few threads that run jobs; with one (the default) strictly first in, first out."""
+    """A few streams for each kind of job; with one (the default) strictly first in, first out."""
 
     def __init__(self, name: str, *, threads: int = 1, recorder: Recording = NULL, faults: Faults | None = None) -> None:
         if threads < 1:
             raise ValueError(f"{name}: threads is {threads}: at least one must copy")
         self.recorder, self._faults = recorder, faults
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._name, self._threads = name, threads
+        self._lock = threading.Lock()
+        self._streams: dict[str, list[CpuStream]] = {}
+        self._closed = False
+
+    def _stream(self, kind: str) -> CpuStream:
+        """The stream of `kind` that has least to do."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed: nothing more can be copied")
+            if kind not in self._streams:
+                self._streams[kind] = [CpuStream(f"{self._name}-{kind}-{n}") for n in range(self._threads)]
+            return min(self._streams[kind], key=lambda stream: stream.pending)
 
     def submit(self, job: Job, on_outcome: OnOutcome) -> None:
         """Queue `job`; RuntimeError after close."""
-        self._pool.submit(self._run, job, on_outcome)
+        self._stream(job.kind).run(partial(self._run, job, on_outcome), job.kind)
 
     def report(self, outcome: Outcome, on_outcome: OnOutcome) -> None:
-        """Report what ended before it began, from a worker thread as any other outcome."""
-        self._pool.submit(self._tell, outcome, on_outcome)
+        """Report what ended before it began, from a stream of its own as any other outcome."""
+        self._stream("report").run(partial(self._tell, outcome, on_outcome), "report")
 
     @staticmethod
     def _tell(outcome: Outcome, on_outcome: OnOutcome) -> None:
@@ -104,8 +119,12 @@ class CopyWorkers:
             log.exception("%s: its owner could not be told", outcome.reason)
 
     def close(self) -> None:
-        """Wait for every queued job to end."""
-        self._pool.shutdown(wait=True)
+        """Wait for every queued job to end.  Again does nothing."""
+        with self._lock:
+            self._closed = True
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.close()
 
     def _run(self, job: Job, on_outcome: OnOutcome) -> None:
         try:
@@ -118,12 +137,14 @@ class CopyWorkers:
         self._record(job, "begin", ranges=job.ranges, tag=job.source)
         if fault.mode == "unknown":
             on_outcome(Outcome(ok=False, stopped=False, reason="injected: failed, and the copy may still land"))
+        began = time.monotonic()
         fault.wait()
         outcome = self._copied(job) if fault.mode != "quiet" else Outcome(False, True, "injected: failed, nothing landed")
         if fault.mode == "unknown":
             outcome = Outcome(
                 False, True, "injected: the copy that was reported failed has ended", outcome.copies, outcome.bytes
             )
+        outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
         landed = job.landed if outcome.bytes else None
         self._record(job, "end", ok=outcome.ok, bytes=outcome.bytes, tag=job.source, landed=landed)
         on_outcome(outcome)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.engine import pull_shm
-from tidegate.engine.copying import Fault, Work
+from tidegate.engine.copying import CopyWorkers, Fault, Job, Work
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.recorder import Recorder, content_tag, read_lines
 from tidegate.engine.slot_layout import plan_layout
@@ -257,3 +257,25 @@ def test_the_check_sees_a_copy_that_holds_the_gil(monkeypatch):
         return 1
 
     assert longest_pause(monkeypatch, copier) > 0.8
+
+
+def test_two_streams_of_one_kind_share_the_work_and_kinds_do_not_wait_for_each_other():
+    workers, hold, ended = CopyWorkers("two", threads=2), threading.Event(), queue.Queue()
+
+    def job(kind, copy):
+        return Job(kind, WORK, [], None, None, copy)
+
+    def wait():
+        hold.wait(10)
+        return 0, 0
+
+    workers.submit(job("read", wait), lambda outcome: ended.put("held"))
+    workers.submit(job("read", lambda: (1, 1)), lambda outcome: ended.put("second"))
+    assert ended.get(timeout=10) == "second"
+    workers.submit(job("read", wait), lambda outcome: ended.put("held"))
+    workers.submit(job("save", lambda: (1, 1)), lambda outcome: ended.put("save"))
+    assert ended.get(timeout=10) == "save"
+    hold.set()
+    workers.close()
+    with pytest.raises(RuntimeError, match="two is closed"):
+        workers.submit(job("read", wait), ended.put)
