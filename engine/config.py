@@ -10,14 +10,12 @@ from typing import Literal
 
 import msgspec
 
+from tidegate.engine.errors import ConfigError
 from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message is one line for the user."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,8 +49,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chunk: int = 512
     block_size: int = 128  # tokens of a KV block, on both sides
     num_blocks: int = 0  # blocks in each of Prefill's layer buffers; 0: as many as the longest prompts at once need
-    shared_buffers: int = 2
-    independent_layers: int = 1
+    shared_buffers: int | None = 3  # None: every layer owns its buffer
+    independent_layers: tuple[int, ...] | Literal["all"] = (0,)  # numbers from 0; negative ones count from the last
+    prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
     hot_buffer: int = 96
     model: dict[str, int | float | str | bool] = {}
     seed: int = 0
@@ -73,11 +72,28 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def model_config(self) -> ModelConfig:
         return ModelConfig.from_dict(self.model)
 
+    def caches(self) -> dict[str, CacheSpec]:
+        """What Prefill registers: a main and an indexer cache for each layer, all in the same blocks."""
+        model = self.model_config()
+
+        def cache(kind: str, width: int) -> CacheSpec:
+            size = self.prefill_blocks * self.block_size * width * model.torch_dtype.itemsize
+            return CacheSpec(kind=kind, dtype=model.dtype, widths=(width,), block_size=self.block_size, bytes=size)
+
+        main, indexer = cache("main", model.main_width), cache("indexer", model.index_width)
+        layers = [f"model.layers.{layer}.self_attn." for layer in range(model.num_hidden_layers)]
+        return {name + "attn": main for name in layers} | {name + "indexer.k_cache": indexer for name in layers}
+
+    def layer_plan(self) -> LayerPlan:
+        """Which buffers there are; ConfigError where the layers cannot be planned so."""
+        return plan_layers(
+            self.caches(), shared_buffers=self.shared_buffers, independent=self.independent_layers,
+            prefetch_layers=self.prefetch_layers,
+        )  # fmt: skip
+
     def plan(self) -> SlotPlan:
-        """The last `independent_layers` layers own their buffer."""
-        layers = self.model_config().num_hidden_layers
-        own = frozenset(range(layers - self.independent_layers + 1, layers + 1))
-        return SlotPlan.make(layers=layers, independent=own, buffers=self.shared_buffers)
+        """Which slot each layer uses: what a PrefillSession needs."""
+        return self.layer_plan().slots
 
     @property
     def max_tokens(self) -> int:
@@ -94,15 +110,12 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             model = self.model_config()
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        layers = model.num_hidden_layers
         rules: list[tuple[bool, str]] = [
             (bool(self.requests), "no prompt was given: give --prompt-file with at least one byte"),
             (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
             (self.new_tokens >= 1, f"new tokens is {self.new_tokens}: at least 1"),
             (self.chunk >= 1, f"chunk is {self.chunk}: a chunk has at least 1 token"),
             (self.block_size >= 1, f"block_size is {self.block_size}: a block has at least 1 token"),
-            (self.shared_buffers >= 1, f"shared buffers is {self.shared_buffers}: layers need at least 1"),
-            (0 <= self.independent_layers <= layers, f"independent layers is {self.independent_layers}: 0 to {layers}"),
             (self.hot_buffer >= model.index_topk,
              f"hot buffer is {self.hot_buffer} rows: one step reads index_topk = {model.index_topk}; give at least as many"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
@@ -127,4 +140,5 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for good, why in rules:
             if not good:
                 raise ConfigError(why)
+        self.layer_plan()
         return self

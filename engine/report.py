@@ -77,8 +77,9 @@ def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) ->
 
 def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
     p, d = result.stats["prefill"], result.stats["decode"]
-    layers, independent = config.plan().layers, config.independent_layers
-    buffers = independent + min(config.shared_buffers, layers - independent)
+    plan = config.layer_plan()
+    layers, shared = len(plan.layers), len(plan.slots.shared)
+    buffers = layers - shared + min(config.shared_buffers or 0, shared)
     asked = d["hits"] + d["misses"]
     return [
         ("layer buffers", f"{int(p['slots'])} for {layers} layers; by the formula I + min(B, R) = {buffers}"),

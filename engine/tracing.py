@@ -41,9 +41,14 @@ def trace_header(
     chunk_tokens: int = 0,
     read_lease: bool = False,
 ) -> None:
-    """Write the first line.  Prefill gives its plan, the tokens of a chunk, and whether it may revoke; Decode does not."""
+    """Write the first line.  Prefill gives its plan, the tokens of a chunk, and whether it may revoke; Decode does not.
+
+    ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.
+    """
     if not recorder.enabled:
         return
+    if plan and plan.table:
+        raise ValueError(f"slots {plan.table}: a trace is judged by a model whose layers are all of one kind; run without a trace")
     recorder.record(
         "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, incarnation=incarnation, layers=layers,
         shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,

@@ -8,6 +8,7 @@ Layers, chunks and nonces count from 1 (0 means none), ranks and slots from 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["SlotPlan", "Topology"]
@@ -78,12 +79,15 @@ class Topology:
 class SlotPlan:
     """Which slot each layer uses (seed design, section 3; `SlotOf` of tla/system/System.tla).
 
-    Shared layers take the shared slots round robin, in their order; an independent layer owns its slot.
+    Shared layers take the shared slots round robin, in their order; an independent layer owns its slot.  That is all there is to it
+    where every shared layer can share with every other, and what the model's `SlotOf` says.  Layers of several kinds share only with
+    their own: then `table` gives the slot of layer 1, 2, ... outright (`of` makes such plans).
     """
 
     layers: int
     shared: frozenset[int]
     shared_slots: int = 1
+    table: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         strange = sorted(layer for layer in self.shared if not 1 <= layer <= self.layers)
@@ -91,6 +95,19 @@ class SlotPlan:
             raise ValueError(f"shared layers {strange} are outside 1..{self.layers}")
         if self.shared and self.shared_slots < 1:
             raise ValueError(f"shared_slots={self.shared_slots}: {len(self.shared)} shared layers need at least one slot")
+        if self.table:
+            self._check_table()
+
+    def _check_table(self) -> None:
+        if len(self.table) != self.layers:
+            raise ValueError(f"table has {len(self.table)} slots for {self.layers} layers: give each layer its slot")
+        if set(self.table) != set(range(len(set(self.table)))):
+            raise ValueError(f"slots {sorted(set(self.table))}: count from 0 and skip none")
+        for layer in range(1, self.layers + 1):
+            if layer not in self.shared and self.table.count(self.table[layer - 1]) > 1:
+                raise ValueError(f"independent layer {layer} is in slot {self.table[layer - 1]} with others: it owns its slot")
+        if len({self.table[layer - 1] for layer in self.shared}) != self.shared_slots:
+            raise ValueError(f"shared_slots={self.shared_slots} is not the number of slots of the shared layers in {self.table}")
 
     @classmethod
     def make(cls, *, layers: int, independent: frozenset[int], buffers: int) -> SlotPlan:
@@ -98,11 +115,26 @@ class SlotPlan:
         shared = frozenset(range(1, layers + 1)) - independent
         return cls(layers=layers, shared=shared, shared_slots=min(buffers, len(shared)))
 
+    @classmethod
+    def of(cls, slots: Sequence[int], *, independent: frozenset[int]) -> SlotPlan:
+        """The plan in which layer k uses `slots[k - 1]`; equal to `make`'s wherever that says the same.
+
+        Raises ValueError for a slot number that is skipped and for an independent layer that does not own its slot.
+        """
+        shared = frozenset(range(1, len(slots) + 1)) - independent
+        count = len({slots[layer - 1] for layer in shared})
+        plain = cls(layers=len(slots), shared=shared, shared_slots=count)
+        if tuple(slots) == tuple(plain.slot_of(layer) for layer in range(1, len(slots) + 1)):
+            return plain
+        return cls(layers=len(slots), shared=shared, shared_slots=count, table=tuple(slots))
+
     def is_shared(self, layer: int) -> bool:
         return layer in self.shared
 
     def slot_of(self, layer: int) -> int:
         """Slot of `layer`: shared slots are 0..shared_slots-1, then come those of the independent layers, in order."""
+        if self.table:
+            return self.table[layer - 1]
         shared_before = sum(1 for other in self.shared if other < layer)
         if layer in self.shared:
             return shared_before % self.shared_slots
@@ -110,5 +142,5 @@ class SlotPlan:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """All slots in ascending order; their number is I + min(B, R)."""
+        """All slots in ascending order; their number is I + min(B, R) where all shared layers are alike."""
         return tuple(sorted({self.slot_of(layer) for layer in range(1, self.layers + 1)}))

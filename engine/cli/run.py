@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,8 +19,10 @@ def command(
     prompts: Annotated[int, typer.Option(help="Requests at once: the file, and parts of it that begin later.")] = 2,
     new_tokens: Annotated[int, typer.Option(help="Tokens to generate for each request.")] = 16,
     chunk: Annotated[int, typer.Option(help="Tokens of one prefill chunk.")] = 512,
-    shared_buffers: Annotated[int, typer.Option(help="Layer buffers that the sharing layers reuse.")] = 2,
-    independent_layers: Annotated[int, typer.Option(help="Layers (the last ones) with a buffer of their own.")] = 1,
+    shared_buffers: Annotated[int, typer.Option(help="Layer buffers that the sharing layers reuse.")] = 3,
+    independent_layers: Annotated[
+        str, typer.Option(help="Layers with a buffer of their own: numbers such as 0,-1; all; none.")
+    ] = "0",
     hot_buffer: Annotated[int, typer.Option(help="Rows of a layer's hot buffer; at least the model's index_topk.")] = 96,
     layers: Annotated[int, typer.Option(help="Layers of the small seeded model.")] = 8,
     dtype: Annotated[str, typer.Option(help="bfloat16, float32 or float64.")] = "bfloat16",
@@ -41,8 +43,8 @@ def command(
         requests = _requests(prompt_file, prompts)
         config = RunConfig(
             requests=requests, new_tokens=new_tokens, chunk=chunk, shared_buffers=shared_buffers,
-            independent_layers=independent_layers, hot_buffer=hot_buffer, model={"num_hidden_layers": layers, "dtype": dtype},
-            seed=seed, port=port, read_lease=read_lease, concurrency=max(1, prompts), trace=str(trace or ""),
+            independent_layers=_layer_numbers(independent_layers), hot_buffer=hot_buffer,
+            model={"num_hidden_layers": layers, "dtype": dtype}, seed=seed, port=port, read_lease=read_lease, concurrency=max(1, prompts), trace=str(trace or ""),
         ).checked()  # fmt: skip
         _free(port)
         if trace is not None:
@@ -51,6 +53,17 @@ def command(
         typer.echo(f"tidegate run: {error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(_run(config))
+
+
+def _layer_numbers(text: str) -> tuple[int, ...] | Literal["all"]:
+    from tidegate.engine.config import ConfigError
+
+    if text in ("all", "none", ""):
+        return "all" if text == "all" else ()
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise ConfigError(f"independent layers is {text!r}: give numbers such as 0,-1, or all, or none") from None
 
 
 def _requests(prompt_file: Path | None, prompts: int) -> tuple[Request, ...]:

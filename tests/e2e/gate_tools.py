@@ -24,9 +24,9 @@ MACHINES = {"PhysicalBuffer": "prefill", "Transfer": "prefill", "ContributorGrou
 def small(**changes: Any) -> RunConfig:
     """Two requests of 3 chunks each, 7 layers over 2 shared slots and an independent one."""
     settings: dict[str, Any] = {
-        "requests": (Request("first", tuple(TEXT[:150])), Request("second", tuple(TEXT[11:150]))), "chunk": 50, "block_size": 16,
-        "hot_buffer": 16,
-        "new_tokens": 4, "resend_seconds": 0.1, "deadline_seconds": 8.0, "model": MODEL | {"dtype": "float32"}, "tags": True,
+        "requests": (Request("first", tuple(TEXT[:150])), Request("second", tuple(TEXT[11:150]))), "chunk": 50, "hot_buffer": 16, "block_size": 16,
+        "new_tokens": 4, "resend_seconds": 0.1, "shared_buffers": 2, "independent_layers": (-1,),
+        "deadline_seconds": 8.0, "model": MODEL | {"dtype": "float32"}, "tags": True,
     }  # fmt: skip
     return RunConfig(**(settings | changes)).checked()
 
@@ -46,7 +46,7 @@ SCENARIOS: dict[str, Callable[[], RunConfig]] = {
         prefill_faults=(slow("load", 1.5, layer=2, chunk=2, nth=1),),
         decode_faults=(failing("read", "quiet", layer=1, chunk=2, nth=1),)),
     "a run that fails while the next one owns a slot": lambda: small(
-        independent_layers=2, decode_faults=(failing("read", "quiet", 1.0, layer=7, chunk=3, nth=1),)),
+        independent_layers=(-2, -1), decode_faults=(failing("read", "quiet", 1.0, layer=7, chunk=3, nth=1),)),
     "a revoked read whose answer comes late": lambda: small(
         read_lease=1.5, decode_faults=(slow("read", 4.0, layer=6, chunk=3, nth=1),),
         prefill_faults=(failing("send", "lose", what="RUN_FAILED"),)),

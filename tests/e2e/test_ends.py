@@ -103,8 +103,8 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
 BAD = {
     "chunk is 0": ["--chunk", "0"],
     "hot buffer is 3 rows": ["--hot-buffer", "3"],
-    "shared buffers is 0": ["--shared-buffers", "0"],
-    "independent layers is 9": ["--independent-layers", "9"],
+    "shared_buffers is 0": ["--shared-buffers", "0"],
+    "independent_layers names [9]": ["--independent-layers", "9"],
     "prompts is 0": ["--prompts", "0"],
     "new tokens is 0": ["--new-tokens", "0"],
     "dtype is 'float8'": ["--dtype", "float8"],

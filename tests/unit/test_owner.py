@@ -216,7 +216,7 @@ def test_faults_hit_the_nth_match_and_are_counted() -> None:
     ({"model": {"dtype": "float8"}}, "dtype is 'float8'"), ({"model": {"layers": 3}}, "unknown model field"),
     ({"resend_seconds": 0}, "resend interval"), ({"deadline_seconds": 0}, "deadline"), ({"concurrency": 0}, "concurrency"),
     ({"pull_threads": 0}, "pull threads"), ({"read_lease": -0.1}, "read lease"), ({"new_tokens": 0}, "new tokens"),
-    ({"independent_layers": 9}, "independent layers is 9"), ({"shared_buffers": 0}, "shared buffers"),
+    ({"independent_layers": (9,)}, "independent_layers names"), ({"shared_buffers": 0}, "shared_buffers is 0"),
 ])  # fmt: skip
 def test_a_configuration_that_cannot_run_is_refused_in_one_line(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why) as refused:
