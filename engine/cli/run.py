@@ -44,7 +44,8 @@ def command(
         config = RunConfig(
             requests=requests, new_tokens=new_tokens, chunk=chunk, shared_buffers=shared_buffers,
             independent_layers=_layer_numbers(independent_layers), hot_buffer=hot_buffer,
-            model={"num_hidden_layers": layers, "dtype": dtype}, seed=seed, port=port, read_lease=read_lease, concurrency=max(1, prompts), trace=str(trace or ""),
+            model={"num_hidden_layers": layers, "dtype": dtype}, seed=seed, port=port, read_lease=read_lease,
+            concurrency=max(1, prompts), trace=str(trace or ""),
         ).checked()  # fmt: skip
         _free(port)
         if trace is not None:
