@@ -68,6 +68,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefill_faults: tuple[FaultSpec, ...] = ()
     decode_faults: tuple[FaultSpec, ...] = ()
     tags: bool = False
+    poison: bool = False  # fill Prefill's slots with NaN when they become free; for tests
 
     def model_config(self) -> ModelConfig:
         return ModelConfig.from_dict(self.model)

@@ -1,7 +1,7 @@
-"""The one thread that owns a session and its control socket.
+"""The one thread that owns a session and its control sockets.
 
 Rules: nobody else touches the session; other threads `post` a call, or `ask` and wait for its answer; the thread sleeps in one
-poll on the socket, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
+poll on the sockets, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
 error in an asked one goes to the asker; a message that breaks the protocol is counted, logged and dropped.
 """
 
@@ -29,21 +29,26 @@ log = logging.getLogger(__name__)
 class Owner:
     """Runs `on_frames` for each incoming multipart message and `on_tick` every `tick` seconds, both in its thread.
 
-    after: called once after each batch of calls and messages, to look at what has become possible.
+    socket: the first one, if there is one; more come and go by `add` and `remove`, in its thread.  after: called once after each
+    batch of calls and messages, to look at what has become possible.
     """
 
     def __init__(
         self,
         name: str,
-        socket: zmq.Socket[bytes],
+        socket: zmq.Socket[bytes] | None,
         *,
-        on_frames: Callable[[list[bytes]], None],
+        on_frames: Callable[[list[bytes]], None] | None,
         on_tick: Callable[[], None],
         after: Callable[[], None],
         on_crash: Callable[[BaseException], None],
         tick: float,
     ) -> None:
-        self._socket, self._on_frames, self._on_tick, self._after = socket, on_frames, on_tick, after
+        self._on_tick, self._after = on_tick, after
+        self._sockets: dict[zmq.Socket[bytes], Callable[[list[bytes]], None]] = {}
+        self._poller = zmq.Poller()
+        if socket is not None and on_frames is not None:
+            self.add(socket, on_frames)
         self._on_crash, self._tick = on_crash, tick
         self._calls: deque[Callable[[], Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -53,6 +58,17 @@ class Owner:
 
     def start(self) -> None:
         self._thread.start()
+
+    def add(self, socket: zmq.Socket[bytes], on_frames: Callable[[list[bytes]], None]) -> None:
+        """Own `socket` too, until it is removed or the thread ends.  In the owner's thread, or before it starts."""
+        self._sockets[socket] = on_frames
+        self._poller.register(socket, zmq.POLLIN)
+
+    def remove(self, socket: zmq.Socket[bytes]) -> None:
+        """Close `socket`; what it has not sent yet is lost.  In the owner's thread."""
+        del self._sockets[socket]
+        self._poller.unregister(socket)
+        socket.close(linger=0)
 
     def post(self, call: Callable[[], Any]) -> None:
         """Have `call` made soon, after everything posted before."""
@@ -73,7 +89,7 @@ class Owner:
         return answer.result()
 
     def stop(self) -> None:
-        """Carry out what is posted, then end the thread and close the socket."""
+        """Carry out what is posted, then end the thread and close the sockets."""
         self.post(self._stop)
         self._thread.join()
         os.close(self._wake)
@@ -82,19 +98,17 @@ class Owner:
         self._stopping = True
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
         due = time.monotonic() + self._tick
         try:
             while not self._stopping:
-                ready = dict(poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
+                ready = dict(self._poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
                 while self._calls:
                     self._calls.popleft()()
-                if self._socket in ready:
-                    self._receive()
+                for socket in [socket for socket in self._sockets if socket in ready]:
+                    self._receive(socket)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self._tick
                     self._on_tick()
@@ -103,16 +117,17 @@ class Owner:
             log.exception("the session's owner failed")
             self._on_crash(error)
         finally:
-            self._socket.close(linger=200)
+            for socket in self._sockets:
+                socket.close(linger=200)
 
-    def _receive(self) -> None:
-        while True:
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        while socket in self._sockets:  # it may be removed by what came through it
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
-                self._on_frames(frames)
+                self._sockets[socket](frames)
             except RemoteProtocolError as error:
                 self.refused += 1
                 log.warning("dropped a message: %s", error)

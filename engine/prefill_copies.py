@@ -90,6 +90,10 @@ class PoolCopies:
         for chunk in chunks:
             self.pool.remove(Key(str(run), chunk))
 
+    def close(self) -> None:
+        """Let every copy end, then give the pool back."""
+        self.pool.close()
+
     def _when_stopped(self, call: Callable[[Outcome], None]) -> OnOutcome:
         def told(outcome: Outcome) -> None:
             if outcome.stopped:

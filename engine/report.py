@@ -62,6 +62,11 @@ def text_of(tokens: list[int]) -> str:
     return repr(bytes(t for t in tokens if t < 256))[2:-1]
 
 
+def hidden_share(blocked: float, moved: float) -> str:
+    """1 - blocked / (load + save), in words; less than nothing where gates waited for more than copies, such as Decode."""
+    return f"{1 - blocked / moved:.0%}" if moved else "nothing was moved"
+
+
 def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) -> list[Table]:
     """The report as rich tables."""
     answers = Table(title="Requests (random weights: the text means nothing, its equality does)")
@@ -91,7 +96,9 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),
         ("top-k rows copied to hot buffers", f"{d['bytes_missed'] / 1e6:.2f} MB"),
         ("hot-buffer hit rate (of random weights)", f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
-        ("waits at gates", f"{int(p['gates'])}, {p['gate_wait_s']:.2f} s of {p['compute_s']:.2f} s of prefill"),
+        ("waits of prefill for gates and copies", f"{p['blocked_s']:.2f} s of {p['compute_s']:.2f} s, {int(p['gates'])} layer steps"),
+        ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s"),
+        ("of that hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
         ("messages refused", f"{int(p['refused'] + d['refused'])}"),
         ("wall time of both processes", f"{result.seconds:.1f} s"),
     ]

@@ -25,7 +25,7 @@ def small(**changes: Any) -> RunConfig:
     """Two requests of 3 chunks each, 7 layers over 2 shared slots and an independent one."""
     settings: dict[str, Any] = {
         "requests": (Request("first", tuple(TEXT[:150])), Request("second", tuple(TEXT[11:150]))), "chunk": 50,
-        "hot_buffer": 16, "block_size": 16,
+        "hot_buffer": 16, "block_size": 16, "poison": True,
         "new_tokens": 4, "resend_seconds": 0.1, "shared_buffers": 2, "independent_layers": (-1,),
         "deadline_seconds": 8.0, "model": MODEL | {"dtype": "float32"}, "tags": True,
     }  # fmt: skip

@@ -22,7 +22,7 @@ def config(dtype: str = "bfloat16", **changes: Any) -> RunConfig:
     """Two requests of one id, 4 and 3 chunks, 7 layers over 2 shared slots and an independent one."""
     settings: dict[str, Any] = {
         "requests": (Request("same", tuple(TEXT[:300])), Request("same", tuple(TEXT[11:240]))), "chunk": 80,
-        "hot_buffer": 16, "new_tokens": 6, "block_size": 16, "resend_seconds": 0.1,
+        "hot_buffer": 16, "new_tokens": 6, "block_size": 16, "poison": True, "resend_seconds": 0.1,
         "shared_buffers": 2, "independent_layers": (-1,), "tags": True,
         "model": MODEL | {"dtype": dtype},
     }  # fmt: skip

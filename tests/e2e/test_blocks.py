@@ -34,14 +34,15 @@ def test_runs_wait_for_blocks_and_get_scattered_ones(tmp_path: Path) -> None:
 FOREIGN = """
 import msgspec
 from tidegate.engine import prefill_worker
-encode, runs = prefill_worker.encode, []
-def wrong(message):
-    if isinstance(message, prefill_worker.Ready):
-        runs.append(message.transfer.run)
-        if message.transfer.run == runs[0] and message.transfer.chunk == 2:
-            message = msgspec.structs.replace(message, blocks=(*message.blocks[:-1], 77))
-    return encode(message)
-prefill_worker.encode = wrong
+from tidegate.engine.prefill_core import PrefillCore
+addressed, runs = PrefillCore.addressed, []
+def wrong(self, ready):
+    ready = addressed(self, ready)
+    runs.append(ready.transfer.run)
+    if ready.transfer.run == runs[0] and ready.transfer.chunk == 2:
+        ready = msgspec.structs.replace(ready, blocks=(*ready.blocks[:-1], 77))
+    return ready
+PrefillCore.addressed = wrong
 prefill_worker.main()
 """
 

@@ -1,0 +1,245 @@
+"""The owner's side of a Prefill rank: `PrefillSession` decides, this module executes what it says; one thread.
+
+Rules: only the owner's thread calls anything here; a slot is claimed for whoever waits for it, or ahead of need for the run that
+wrote last, and for nobody else; a run has its blocks before it is given to the computing thread, and until it is over and each of
+its reads has its verdict; a slot that has become free is poisoned, if that is asked for, before anyone can claim it; copies run
+elsewhere and only post their end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from tidegate.engine.blocks import BlockAllocator
+from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.faults import Injector
+from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
+from tidegate.engine.slots import SharedMemory
+from tidegate.engine.tracing import labels
+from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import Message, Ready, Start, TransferId
+from tidegate.protocol.prefill import PrefillSession
+
+__all__ = ["PrefillCore"]
+
+@dataclass(slots=True)
+class _Waiter:
+    """The computing thread, which wants to write `step` next."""
+
+    step: TransferId
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+class PrefillCore:
+    """Session, blocks and memory of one rank.  ahead: claim a run's next slot as soon as its last step is written; say: told of
+    progress, in words.
+    """
+
+    def __init__(
+        self, session: PrefillSession, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
+        resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
+        self.read_lease, self.resend_seconds, self._poison, self._can_go_ahead = read_lease, resend_seconds, poison, ahead
+        self._say = say
+        self.copies: Copies
+        self.links: Links
+        self.ready_runs: queue.Queue[Run | None] = queue.Queue()
+        self.ended: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
+        self.failed_blocks: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.times = Times()
+        self._waiters: list[_Waiter] = []
+        self._ahead = 0
+        self._over: set[int] = set()  # runs that have ended and still have their blocks
+        self._queued: set[int] = set()  # runs that have no blocks yet
+        self._told: set[int] = set()  # of those, the ones whose wait has been explained
+        self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
+        self._saving: dict[TransferId, list[threading.Event]] = {}
+        self._poisoned: dict[int, int] = {}
+        self.look()
+
+    def span(self, run: int, chunk: int) -> tuple[int, int]:
+        """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
+        size = self.session.chunk_tokens
+        return (chunk - 1) * size, min(chunk * size, self.session.starts[run].tokens)
+
+    # ---- for the computing thread, through the owner ---------------------------------------------------------------
+
+    def expects(self, run: int) -> TransferId:
+        """The step that `run` has to compute next; RunOver if it has failed."""
+        self._need_alive(run)
+        return self.session.step_of(run)
+
+    def want(self, step: TransferId) -> threading.Event:
+        """An event that is set when `step` may be written, or its run is over."""
+        waiter = _Waiter(step)
+        self._waiters.append(waiter)
+        return waiter.woken
+
+    def claimed(self, step: TransferId) -> Claimed:
+        """Where `step` may be written, after the event of `want`; RunOver if its run has failed."""
+        self._need_writable(step)
+        slot = self.session.plan.slot_of(step.layer)
+        return Claimed(slot, self.session.slots[slot].epoch)
+
+    def written(self, step: TransferId) -> None:
+        """The rows of `step` are in its slot: publish and save them; RunOver if its run has failed."""
+        self._need_writable(step)
+        self.execute(self.session.write(step.run))
+        self._ahead = step.run if self._can_go_ahead else 0
+
+    def attended(self, step: TransferId) -> None:
+        """Its attention needs the slot no more; also of a run that has failed meanwhile."""
+        self.execute(self.session.layer_done(step))
+
+    def saved(self, run: int, chunk: int) -> list[threading.Event]:
+        """One event for each save of the chunk that is under way."""
+        found = []
+        for step, events in self._saving.items():
+            if (step.run, step.chunk) == (run, chunk):
+                events.append(threading.Event())
+                found.append(events[-1])
+        return found
+
+    def _need_alive(self, run: int) -> None:
+        if self.session.runs[run].phase != "running":
+            raise self._over_now(run)
+
+    def _need_writable(self, step: TransferId) -> None:
+        if self.session.step_of(step.run) != step or not self.session.can_write(step.run):
+            raise self._over_now(step.run)
+
+    def _over_now(self, run: int) -> RunOver:
+        return RunOver(f"run {run} is {self.session.runs[run].phase}: {'; '.join(self.session.story[-2:])}")
+
+    # ---- effects and messages --------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> list[Effect]:
+        """What a Decode said; RemoteProtocolError if it may not be heard, and nothing has changed."""
+        if isinstance(message, Start) and not self.blocks.can_ever_hold(message.tokens):
+            raise RemoteProtocolError(
+                f"a prompt of {message.tokens} tokens: all {self.blocks.blocks} blocks of {self.blocks.block_size} cannot hold it",
+                machine="blocks", state=self.blocks.free, event=message.request)  # fmt: skip
+        return self.session.receive(message)
+
+    def execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(message):
+                    self._send(message)
+                case RunStarted(run, start):
+                    self.blocks.ask(run, start.tokens)
+                    self._queued.add(run)
+                case BeginLoad(step, slot, epoch):
+                    self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
+                case BeginSave(step, slot, epoch):
+                    self._saving[step] = []
+                    self.copies.save(step, Work(slot, epoch, labels(step)), self._saved)
+                case RunEnded(run, verdict, reason):
+                    self._run_ended(run, verdict, reason)
+
+    def _run_ended(self, run: int, verdict: str, reason: str) -> None:
+        self._say(f"prefill run {verdict}{': ' + reason if reason else ''}")
+        self._over.add(run)
+        if verdict == "failed":
+            spoilt = [key[1] for key, state in self.session.pool.items() if key[0] == run and state.phase == "failed"]
+            self.copies.remove(run, spoilt)
+            for block in () if run in self._queued else self.blocks.of(run):
+                self.failed_blocks.put(block)
+        self.ended.put((run, verdict, reason))
+        self.links.ended(run, verdict, reason)
+
+    def _send(self, message: Message) -> None:
+        if isinstance(message, Ready):
+            self._said.setdefault(message.transfer, time.monotonic())
+            message = self.addressed(message)
+        for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
+            self.links.send(message)
+
+    def addressed(self, ready: Ready) -> Ready:
+        """READY with the blocks that it speaks of, which the session does not know."""
+        return msgspec.structs.replace(ready, blocks=self.blocks.holding(ready.transfer.run, ready.start, ready.stop))
+
+    def _loaded(self, step: TransferId, outcome: Outcome) -> None:
+        self.times.load += outcome.seconds
+        self.execute(self.session.load_end(step, outcome.ok))
+
+    def _saved(self, step: TransferId, outcome: Outcome) -> None:
+        self.times.save += outcome.seconds
+        if not outcome.ok:
+            self._say(f"save of {step} failed: {outcome.reason}")
+        self.execute(self.session.save_end(step, outcome.ok))
+        if self.session.pool[step.run, step.chunk].phase == "readable":
+            self.copies.finish(step.run, step.chunk)
+        for event in self._saving.pop(step):
+            event.set()
+
+    # ---- what has become possible ----------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """After each batch of calls and messages: poison what became free, claim for who may, wake who can go on, admit."""
+        if self._poison:
+            self._poison_free_slots()
+        if self._ahead and self.session.can_claim(self._ahead):
+            self.execute(self.session.claim(self._ahead))
+            self._ahead = 0
+        for waiter in list(self._waiters):
+            if self._goes_on(waiter.step):
+                self._waiters.remove(waiter)
+                waiter.woken.set()
+        self._admit()
+
+    def _goes_on(self, step: TransferId) -> bool:
+        """Claim for `step`, or give it up; may its thread go on?"""
+        run, session = step.run, self.session
+        if session.runs[run].phase == "running" and session.step_of(run) == step:
+            if session.can_miss(run):
+                self.execute(session.miss(run))
+            elif session.can_claim(run):
+                self.execute(session.claim(run))
+            return session.can_write(run) or session.runs[run].phase == "failed"
+        return session.runs[run].phase != "running"
+
+    def _admit(self) -> None:
+        """Take back the blocks of runs that are over and that nobody reads; give them to those that wait."""
+        self._said = {t: since for t, since in self._said.items() if self.session.is_held(t)}
+        if self._over:
+            for run in self._over - {transfer.run for transfer in self._said}:
+                self.blocks.give_back(run)
+                self._over.remove(run)
+                self._queued.discard(run)
+        for run in self.blocks.admitted():
+            self._queued.remove(run)
+            start = self.session.starts[run]
+            self.ready_runs.put(Run(run, start, self.session.runs[run].chunks, self.blocks.of(run)))
+        for run in self._queued - self._told:
+            self._say(self.blocks.why(run))
+        self._told = set(self._queued)
+
+    def _poison_free_slots(self) -> None:
+        for index, slot in self.session.slots.items():
+            if slot.phase == "free" and self._poisoned.get(index) != slot.epoch:
+                self._poisoned[index] = slot.epoch
+                for area in self.memory.layout.areas_of(index):
+                    view = self.memory.view(index, area.name)
+                    view.fill_(torch.nan if view.is_floating_point() else -1)
+
+    def tick(self) -> None:
+        """Every resend interval: greet, say READY again, take back what is past its lease."""
+        self.links.tick()
+        now = time.monotonic()
+        for transfer, since in list(self._said.items()):
+            if not self.session.is_held(transfer):
+                continue
+            if self.read_lease and now - since > self.read_lease:
+                self.execute(self.session.revoke(transfer))
+            elif now - since > self.resend_seconds:
+                self.execute(self.session.resend_ready(transfer))

@@ -1,0 +1,284 @@
+"""A Prefill rank to be embedded in whatever computes: it knows slots, blocks, gates and copies, and nothing of a model.
+
+    engine = PrefillEngine(memory, plan=plan, chunk_tokens=512)
+    engine.attach(copies=..., links=...)
+    engine.open()
+    while (run := engine.next_run()) is not None:
+        for chunk in range(1, run.chunks + 1):
+            step = engine.start(run, chunk)
+            for layer in range(plan.layers):
+                place = engine.wait_for_layer(layer)    # the slot is ours and holds the earlier chunks' rows
+                ...                                     # write rows [step.first, step.end) into place.views
+                engine.kv_written(layer)                # the gate closes; saved and published from here on
+                ...                                     # attention
+                engine.layer_done(layer)                # attention needs the slot no more
+
+Rules: layers come in order, each with these three calls in this order; rows are written between the first two and at no other time;
+`kv_written` and `layer_done` may come together, after attention (a vLLM connector's `save_kv_layer`), which costs overlap and nothing
+else; after `RunOver` nothing more is computed for that run.  A run that failed in the middle of a layer has stopped writing before any
+other run can have its slot, because slots are claimed for the run that wrote last or for the one whose thread waits, and that thread
+is the one that computes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor
+
+from tidegate.engine.blocks import BlockAllocator
+from tidegate.engine.control import Hello
+from tidegate.engine.faults import Injector
+from tidegate.engine.owner import Owner
+from tidegate.engine.prefill_core import PrefillCore
+from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Place, Run, RunOver, Step
+from tidegate.engine.recorder import NULL, Recording
+from tidegate.engine.slot_layout import SlotLayout
+from tidegate.engine.slots import MemoryServer, SharedMemory
+from tidegate.engine.streams import CpuStream, Stream
+from tidegate.engine.tracing import trace_begin, trace_end, trace_footer, trace_header, trace_observer
+from tidegate.protocol.messages import VERSION, TransferId
+from tidegate.protocol.prefill import PrefillSession
+from tidegate.protocol.topology import SlotPlan
+
+__all__ = ["Ended", "Place", "PrefillEngine", "Run", "RunOver", "Step", "layer_memory"]
+
+
+def layer_memory(layout: SlotLayout, buffers: Sequence[Tensor] | None = None) -> SharedMemory:
+    """Layer buffers of `layout` that the `shm` pull backend can serve, zeroed.
+
+    buffers: memory of the embedder's own to be served instead, where the backend can: `shm` cannot, because another process maps
+    only what was made to be mapped, so this is refused with a ValueError.  OSError where the system has no memory left.
+    """
+    if buffers is not None:
+        raise ValueError(
+            f"{len(buffers)} buffers of other origin cannot be registered with the shm backend: another process can map only memory "
+            "that was allocated for it; leave them out, and let the model write into the views that wait_for_layer gives"
+        )
+    return SharedMemory.allocate(layout)
+
+
+class PrefillEngine:
+    """One Prefill rank.
+
+    memory: layer buffers (`layer_memory`), the slots of `plan`; chunk_tokens: tokens of a full chunk.  compute: the stream that the
+    model's work is queued on; left out, the calling thread computes, and has computed when it calls.  prefetch: 1 to claim and load a
+    run's next slot while attention still runs, 0 only when it is asked for.  read_lease: seconds after which a read may be revoked, 0
+    for never; resend_seconds: after which READY is said again.  poison: fill slots with NaN (integers with -1) when they become free.
+    say: told of progress, on_crash: of an error that ends the engine, both from the engine's own thread.
+
+    Call `start`, `wait_for_layer`, `kv_written`, `layer_done` and `wait_for_save` from one thread; everything else from any.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        *,
+        plan: SlotPlan,
+        chunk_tokens: int,
+        compute: Stream | None = None,
+        prefetch: int = 1,
+        read_lease: float = 0.0,
+        resend_seconds: float = 0.5,
+        poison: bool = False,
+        recorder: Recording = NULL,
+        faults: Injector | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        on_crash: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        if tuple(plan.slot_of(layer) for layer in range(1, plan.layers + 1)) != memory.layout.slot_of_layer:
+            raise ValueError(f"the plan's slots are not those of the memory, {memory.layout.slot_of_layer}: make the layout by the plan")
+        if prefetch not in (0, 1):
+            raise ValueError(f"prefetch is {prefetch}: a run's steps are claimed one at a time, in order; choose 0 or 1")
+        self.memory, self.plan, self._recorder, self._compute = memory, plan, recorder, compute
+        self.incarnation = secrets.randbits(62) + 1
+        trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
+                     chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
+        session = PrefillSession(
+            plan=plan, chunk_tokens=chunk_tokens, new_run=lambda _: secrets.randbits(62) + 1,
+            incarnation=self.incarnation, observer=trace_observer(recorder),
+        )  # fmt: skip
+        self.blocks = BlockAllocator(memory.layout.blocks, memory.layout.block_size)
+        self.core = PrefillCore(
+            session, memory, self.blocks, faults or Injector(()), read_lease=read_lease, resend_seconds=resend_seconds,
+            poison=poison, ahead=prefetch > 0, say=say,
+        )  # fmt: skip
+        self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
+                           on_crash=on_crash, tick=resend_seconds)  # fmt: skip
+        self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
+        self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address)
+        self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
+        self._step: Step | None = None
+        self._layer, self._phase = 0, "done"
+        self._at = Claimed(0, 0)
+        self._published: set[TransferId] = set()
+
+    # ---- from any thread -------------------------------------------------------------------------------------------
+
+    def attach(self, *, copies: Copies, links: Links) -> None:
+        """The host pool, and the ways to Decode; once, before `open`.  Both are called in the engine's own thread."""
+        self.core.copies, self.core.links = copies, links
+
+    def open(self) -> None:
+        """Begin to listen."""
+        self.owner.start()
+
+    def next_run(self) -> Run | None:
+        """The next run that has its blocks; blocks until there is one, None after `stop`.  A run that finds no room waits its turn,
+        and `say` is told what for.
+        """
+        return self.core.ready_runs.get()
+
+    def stop(self) -> None:
+        """Have `next_run` return None when it has given out what is there."""
+        self.core.ready_runs.put(None)
+
+    def finished(self) -> list[Ended]:
+        """The runs that ended since the last call, however they did."""
+        return [Ended(*self.core.ended.get()) for _ in range(self.core.ended.qsize())]
+
+    def failed_blocks(self) -> set[int]:
+        """Ids of the blocks of runs that failed since the last call: what lies in them must not be used."""
+        return {self.core.failed_blocks.get() for _ in range(self.core.failed_blocks.qsize())}
+
+    # ---- from the computing thread ---------------------------------------------------------------------------------
+
+    def start(self, run: Run, chunk: int) -> Step:
+        """Begin chunk `chunk` (from 1) of `run`.  RunOver if the run has failed; ValueError for another chunk than its next, and
+        while a step is unfinished.
+        """
+        if self._phase != "done" or (self._step is not None and self._layer < self.plan.layers):
+            raise ValueError(f"{self._name()} is unfinished: a step goes through all {self.plan.layers} layers, or ends by RunOver")
+        due = self.owner.ask(partial(self.core.expects, run.nonce))
+        if self._compute is None and (due.chunk, due.layer) != (chunk, 1):
+            raise ValueError(f"chunk {chunk} of run {run.nonce} is begun where chunk {due.chunk} layer {due.layer} is due")
+        self._step, self._layer, self._phase = Step(run, chunk, *self.core.span(run.nonce, chunk)), 0, "done"
+        return self._step
+
+    def wait_for_layer(self, layer: int) -> Place:
+        """Block until the slot of `layer` (from 0) may be written and holds the rows of the earlier chunks.
+
+        RunOver if the run has failed, and then everything that was queued for it has ended; ValueError for another layer than the next.
+        """
+        step = self._expect(layer, "done")
+        began = time.monotonic()
+        try:
+            self.owner.ask(partial(self.core.want, step)).wait()
+            self._at = self.owner.ask(partial(self.core.claimed, step))
+        except RunOver:
+            self._abandon()
+            raise
+        self.core.times.blocked += time.monotonic() - began
+        self.core.times.gates += 1
+        self._phase = "claimed"
+        trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
+        views = {area.name: self.memory.view(self._at.slot, area.name) for area in self.memory.layout.areas_of(self._at.slot)}
+        return Place(*self._at, self._now.run.blocks, views)
+
+    def kv_written(self, layer: int) -> None:
+        """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
+
+        From then on they are published to Decode and saved, and the gate is shut until everybody has done with them.  RunOver if the
+        run has failed meanwhile (with a compute stream the next `wait_for_layer` says so).
+        """
+        step = self._expect(layer, "claimed")
+        self._phase = "written"
+        try:
+            self._after_compute(partial(self._written, step, self._at, self._where()))
+        except RunOver:
+            self._abandon()
+            raise
+
+    def layer_done(self, layer: int) -> None:
+        """Attention of `layer`, also what is queued of it, reads its slot no more."""
+        step = self._expect(layer, "written")
+        self._layer, self._phase = layer + 1, "done"
+        self._after_compute(partial(self._attended, step, self._at, self._where()))
+
+    def wait_for_save(self) -> None:
+        """Block until every save of the present step has ended, well or badly.  Not needed for anybody's safety."""
+        began = time.monotonic()
+        if self._behind is not None:
+            self._behind.synchronize()
+        for event in self.owner.ask(partial(self.core.saved, self._now.run.nonce, self._now.chunk)):
+            event.wait()
+        self.core.times.blocked += time.monotonic() - began
+
+    def close(self) -> dict[str, float]:
+        """Let every copy end and be told, write the trace's last line, give everything but the memory back; the statistics: seconds
+        and counts by name.
+        """
+        if self._behind is not None:
+            self._behind.close()
+        self.owner.ask(self.core.links.close)
+        self.core.copies.close()
+        self.owner.stop()
+        self._server.close()
+        trace_footer(self._recorder)
+        times, layout = self.core.times, self.memory.layout
+        return {
+            "gates": times.gates, "blocked_s": times.blocked, "load_s": times.load, "save_s": times.save,
+            "slot_bytes": layout.size, "slots": layout.slots, "blocks": layout.blocks, "blocks_free": self.blocks.free,
+            "refused": self.owner.refused, "slots_free": sum(s.phase == "free" for s in self.core.session.slots.values()),
+        }  # fmt: skip
+
+    # ---- one layer -------------------------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> Step:
+        if self._step is None:
+            raise ValueError("no step has been started: call start first")
+        return self._step
+
+    def _name(self) -> str:
+        return f"run {self._now.run.nonce} chunk {self._now.chunk} layer {self._layer}"
+
+    def _expect(self, layer: int, phase: str) -> TransferId:
+        now = self._now
+        if layer != self._layer or self._phase != phase or layer >= self.plan.layers:
+            raise ValueError(
+                f"layer {layer} is {phase if phase != 'done' else 'asked for'} out of order: {self._name()} is {self._phase}, and "
+                "each layer in turn goes through wait_for_layer, kv_written, layer_done"
+            )
+        return TransferId(now.run.nonce, now.chunk, layer + 1)
+
+    def _where(self) -> tuple[tuple[int, ...], int, int]:
+        """The blocks of the step's rows, and its tokens."""
+        now, size = self._now, self.blocks.block_size
+        return now.run.blocks[now.first // size : -(-now.end // size)], now.first, now.end
+
+    def _after_compute(self, call: Callable[[], None]) -> None:
+        """Call once what is queued on the compute stream so far has ended; now, where there is none."""
+        if self._compute is None or self._behind is None:
+            call()
+            return
+        self._behind.run(self._compute.record().synchronize)
+        self._behind.run(call)
+
+    def _written(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
+        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
+        try:
+            self.owner.ask(partial(self.core.written, step))
+        except RunOver:
+            if self._behind is None:
+                raise
+            return
+        self._published.add(step)
+        trace_begin(self._recorder, "attend", step, *at)
+
+    def _attended(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
+        if step in self._published:  # a run that failed before that has no attention that anybody waits for
+            self._published.remove(step)
+            trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
+            self.owner.post(partial(self.core.attended, step))
+
+    def _abandon(self) -> None:
+        """The run is over: whatever was queued for it ends before anybody can have its slot."""
+        if self._compute is not None and self._behind is not None:
+            self._compute.synchronize()
+            self._behind.synchronize()
+        self._step, self._layer, self._phase = None, 0, "done"

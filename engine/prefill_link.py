@@ -1,0 +1,65 @@
+"""The way to one Decode whose control port is known: START and everything else come over one connection.
+
+Rules: HELLO is repeated until Decode has answered; a Decode that refuses this Prefill ends the engine with its reason; owner's
+thread only.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import zmq
+
+from tidegate.engine import control
+from tidegate.engine.owner import Owner
+from tidegate.protocol.effects import Effect
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import Message, decode, encode
+
+__all__ = ["DirectLink", "Receiver"]
+
+
+class Receiver(Protocol):
+    """The engine around the session."""
+
+    def receive(self, message: Message) -> list[Effect]: ...
+
+    def execute(self, effects: list[Effect]) -> None: ...
+
+
+class DirectLink:
+    """`Links` to the Decode of this host at `port`.  hello: who this Prefill is."""
+
+    def __init__(
+        self, owner: Owner, context: zmq.Context[zmq.Socket[bytes]], port: int, hello: control.Hello, receiver: Receiver
+    ) -> None:
+        self._hello, self._receiver = hello, receiver
+        self._socket = control.connect(context, port)
+        self._welcomed = False
+        owner.add(self._socket, self._frames)
+        self.tick()
+
+    def send(self, message: Message) -> None:
+        self._socket.send_multipart([control.MESSAGE, encode(message)])
+
+    def ended(self, run: int, verdict: str, reason: str) -> None:
+        """Nobody waits here: RUN_FAILED has told Decode."""
+
+    def tick(self) -> None:
+        if not self._welcomed:
+            self._socket.send_multipart([control.HELLO, control.frame(self._hello)])
+
+    def close(self) -> None:
+        """The socket is the owner's."""
+
+    def _frames(self, frames: list[bytes]) -> None:
+        if len(frames) == 2 and frames[0] == control.WELCOME:
+            welcome = control.parse_welcome(frames[1])
+            if welcome.refused:
+                raise OSError(f"Decode refused this Prefill: {welcome.refused}")
+            self._welcomed = welcome.digest == self._hello.digest
+        elif len(frames) == 2 and frames[0] == control.MESSAGE:
+            self._receiver.execute(self._receiver.receive(decode(frames[1])))
+        else:
+            raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
+                                      event=frames[0][:16] if frames else b"")  # fmt: skip

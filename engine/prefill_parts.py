@@ -1,0 +1,110 @@
+"""The words of a Prefill rank, and what it is put together from.
+
+Rule: plain values and interfaces; nothing here decides or keeps anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from tidegate.engine.copying import Outcome, Work
+from tidegate.protocol.messages import Message, Start, TransferId
+
+__all__ = ["Claimed", "Copies", "Ended", "Links", "OnEnd", "Place", "Run", "RunOver", "Step", "Times"]
+
+OnEnd = Callable[[TransferId, Outcome], None]
+
+
+class RunOver(Exception):
+    """The run has failed: there is nothing more to compute for it.  The message says why."""
+
+
+class Run(NamedTuple):
+    """A run that has its blocks.  nonce: its name; blocks: ids, in the order of its tokens, the same in every slot."""
+
+    nonce: int
+    start: Start
+    chunks: int
+    blocks: tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """One chunk of a run: tokens [first, end) of its prompt are to be computed, through every layer."""
+
+    run: Run
+    chunk: int
+    first: int
+    end: int
+
+
+class Claimed(NamedTuple):
+    """The slot of a step, loaded, to be written in `epoch`."""
+
+    slot: int
+    epoch: int
+
+
+class Place(NamedTuple):
+    """Where a layer's rows lie now.
+
+    views: name of each array of the slot ("main", "index", ...) -> [num_blocks, block_size, width] of its dtype, over the slot itself;
+    token t of the prompt is row t % block_size of block `blocks[t // block_size]`.  blocks: the run's.  Valid from `wait_for_layer`
+    to `layer_done`: rows before `Step.first` hold the earlier chunks and are read only; rows from `Step.end` on are anybody's.
+    """
+
+    slot: int
+    epoch: int
+    blocks: tuple[int, ...]
+    views: dict[str, Tensor]
+
+
+class Ended(NamedTuple):
+    """A run's verdict: "done" (every read has been committed) or "failed" with a reason."""
+
+    run: int
+    verdict: str
+    reason: str
+
+
+class Links(Protocol):
+    """The ways to the Decodes that this Prefill serves."""
+
+    def send(self, message: Message) -> None:
+        """To the Decode that `message` concerns; it may be lost."""
+
+    def ended(self, run: int, verdict: str, reason: str) -> None:
+        """The run is over: tell whoever waits for that."""
+
+    def tick(self) -> None:
+        """Called every resend interval."""
+
+    def close(self) -> None:
+        """Nothing more will be said."""
+
+
+class Copies(Protocol):
+    """The host KV pool as a run sees it.  Each call of load and save ends with one call of on_end, when the copy has stopped."""
+
+    def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None: ...
+
+    def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None: ...
+
+    def finish(self, run: int, chunk: int) -> None: ...
+
+    def remove(self, run: int, chunks: Sequence[int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Times:
+    """Seconds.  blocked: the computing thread waited for a gate, a load or a save; load, save: copies were under way."""
+
+    blocked: float = 0.0
+    load: float = 0.0
+    save: float = 0.0
+    gates: int = 0
