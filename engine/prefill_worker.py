@@ -40,8 +40,9 @@ class PrefillWorker:
             model.dtype, blocks=config.prefill_blocks, block_size=config.block_size,
         ))  # fmt: skip
         self.engine = engine = PrefillEngine(
-            self.memory, plan=plan, chunk_tokens=config.chunk, read_lease=config.read_lease, resend_seconds=config.resend_seconds,
-            poison=config.poison, recorder=self.recorder, faults=self.faults, say=lambda text: parent.say("progress", text=text),
+            self.memory, plan=plan, chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
+            read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
+            recorder=self.recorder, faults=self.faults, say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip
         pool = FilePool(config.pool_folder, recorder=self.recorder, faults=self.faults.copies(), origin=self.memory.bytes)

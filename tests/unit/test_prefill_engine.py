@@ -1,0 +1,327 @@
+"""The embedding API against a real Decode side in another thread: every way to call it, every way to call it wrongly, and what
+becomes of runs that fail."""
+
+import queue
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+import zmq
+from embed_decode import BLOCK, CHUNK, LAYERS, WIDTHS, Inbox, pattern
+
+from tidegate.engine.config import FaultSpec
+from tidegate.engine.copying import Outcome
+from tidegate.engine.faults import Injector
+from tidegate.engine.pool_file import FilePool
+from tidegate.engine.prefill_copies import PoolCopies
+from tidegate.engine.prefill_engine import PrefillEngine, RunOver, layer_memory
+from tidegate.engine.prefill_link import DirectLink
+from tidegate.engine.slot_layout import plan_layout
+from tidegate.engine.streams import CpuStream
+from tidegate.protocol.topology import SlotPlan
+
+LONG = 130  # three chunks
+
+
+class Rig:
+    """An engine, and the Decode side that checks what it pulls.  run/attention: what to do after a layer's rows are written."""
+
+    def __init__(self, folder, *, buffers=2, blocks=20, copy_faults=None, specs=(), style="plain", **options):
+        self.plan = SlotPlan.make(layers=LAYERS, independent=frozenset({1}), buffers=buffers)
+        slots = [self.plan.slot_of(layer) for layer in range(1, LAYERS + 1)]
+        self.memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=blocks, block_size=BLOCK))
+        self.said, self.style, self.attention = queue.SimpleQueue(), style, lambda layer, chunk: None
+        self.compute = options.get("compute")
+        self.engine = engine = PrefillEngine(
+            self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, faults=Injector(specs), say=self.said.put,
+            on_crash=lambda error: self.said.put(repr(error)), **({"poison": True} | options),
+        )  # fmt: skip
+        self.pool = FilePool(folder, faults=copy_faults, origin=self.memory.bytes)
+        self.copies = PoolCopies(self.pool, self.memory, engine.blocks, layers=LAYERS, span=engine.core.span, post=engine.owner.post)
+        self.inbox, self.context = Inbox(), zmq.Context()
+        engine.attach(copies=self.copies, links=DirectLink(engine.owner, self.context, self.inbox.port, engine.hello, engine.core))
+        engine.open()
+
+    def close(self):
+        self.inbox.close()
+        stats = self.engine.close()
+        self.memory.close()
+        self.context.term()
+        return stats
+
+    def outcome(self):
+        return self.inbox.outcomes.get(timeout=20)
+
+    def hears(self, text):
+        """Wait until the engine has said it."""
+        while text not in self.said.get(timeout=10):
+            pass
+
+    def write(self, place, layer, step):
+        for name, view in place.views.items():
+            rows = pattern(layer, step.first, step.end, WIDTHS[name])
+            for token in range(step.first, step.end):
+                view[place.blocks[token // BLOCK], token % BLOCK] = rows[token - step.first]
+
+    def attend(self, place, layer, step):
+        self.attention(layer, step.chunk)
+        for name, view in place.views.items():
+            rows = torch.stack([view[place.blocks[token // BLOCK], token % BLOCK] for token in range(step.end)])
+            assert torch.equal(rows, pattern(layer, 0, step.end, WIDTHS[name])), f"chunk {step.chunk} layer {layer} {name}"
+
+    def layer(self, layer, step):
+        engine, place = self.engine, self.engine.wait_for_layer(layer)
+        work = [(self.write, "write"), (self.attend, "attend")]
+        for number, (what, name) in enumerate(work):
+            if self.compute is None:
+                what(place, layer, step)
+            else:
+                self.compute.run(lambda what=what: what(place, layer, step), name)
+            if (number == 0) == (self.style == "plain"):
+                engine.kv_written(layer)
+        engine.layer_done(layer)
+
+    def prefill(self, run):
+        for chunk in range(1, run.chunks + 1):
+            step = self.engine.start(run, chunk)
+            for layer in range(LAYERS):
+                self.layer(layer, step)
+
+
+@contextmanager
+def opened(folder, **options):
+    rig = Rig(folder, **options)
+    try:
+        yield rig
+    finally:
+        rig.stats = rig.close()
+
+
+@contextmanager
+def compute_stream(delay=None):
+    stream = CpuStream("compute", delay=delay)
+    try:
+        yield stream
+        stream.synchronize()
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize(("style", "prefetch"), [("plain", 1), ("plain", 0), ("together", 1), ("together", 0)])
+def test_rows_arrive_however_it_is_embedded(tmp_path, style, prefetch):
+    with opened(tmp_path / "pool", style=style, prefetch=prefetch) as rig:
+        rig.inbox.ask("a", LONG)
+        rig.inbox.ask("b", 5)
+        for _ in range(2):
+            rig.prefill(rig.engine.next_run())
+        assert sorted(rig.outcome() for _ in range(2)) == [("a", ""), ("b", "")]
+        rig.engine.stop()
+        assert rig.engine.next_run() is None
+        assert rig.engine.failed_blocks() == set()
+    assert [ended.verdict for ended in rig.engine.finished()] == ["done", "done"]
+    assert rig.engine.finished() == []
+    assert (rig.stats["gates"], rig.stats["blocks_free"], rig.stats["slots_free"]) == (4 * LAYERS, 20, 3)
+    assert rig.stats["save_s"] > 0
+    assert rig.stats["load_s"] > 0
+
+
+def slow_writes(name):
+    return 0.02 if name == "write" else 0.005
+
+
+@pytest.mark.parametrize("style", ["plain", "together"])
+def test_rows_arrive_from_a_compute_stream_that_lags_behind(tmp_path, style):
+    with compute_stream(slow_writes) as compute, opened(tmp_path / "pool", style=style, compute=compute) as rig:
+        for name in "ab":
+            rig.inbox.ask(name, LONG)
+        for _ in range(2):
+            rig.prefill(rig.engine.next_run())
+        assert sorted(rig.outcome() for _ in range(2)) == [("a", ""), ("b", "")]
+
+
+def test_published_before_the_compute_stream_has_come_there_is_wrong(tmp_path, monkeypatch):
+    """The event that kv_written records is what holds READY and the save back."""
+    monkeypatch.setattr(PrefillEngine, "_after_compute", lambda self, call: call())
+    hold = threading.Event()
+    with compute_stream() as compute, opened(tmp_path / "pool", compute=compute) as rig:
+        rig.write = lambda place, layer, step: hold.wait(10)
+        rig.attend = lambda place, layer, step: None
+        rig.inbox.ask("a", CHUNK)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("a", "the main rows of layer 0 are wrong")
+        hold.set()
+
+
+class Loads:
+    """Faults that inject nothing and tell which loads began."""
+
+    def __init__(self):
+        self.begun = queue.SimpleQueue()
+
+    def __call__(self, kind, work):
+        if kind == "load":
+            self.begun.put((work.labels["chunk"], work.labels["layer"]))
+
+
+def test_the_next_slot_is_loaded_while_attention_runs(tmp_path):
+    loads = Loads()
+    with opened(tmp_path / "pool", copy_faults=loads) as rig:
+        seen = []
+        rig.attention = lambda layer, chunk: seen.append(loads.begun.get(timeout=10)) if chunk == 2 and layer < LAYERS - 1 else None
+        rig.inbox.ask("a", 2 * CHUNK)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("a", "")
+    assert seen == [(2, layer) for layer in range(2, LAYERS + 1)]  # during the attention of the layer before
+
+
+def test_without_prefetch_a_slot_is_loaded_when_it_is_asked_for(tmp_path):
+    loads = Loads()
+    with opened(tmp_path / "pool", copy_faults=loads, prefetch=0) as rig:
+        early = []
+        rig.attention = lambda layer, chunk: early.append(loads.begun.qsize())
+        rig.inbox.ask("a", 2 * CHUNK)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("a", "")
+    assert early[LAYERS:] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("poison", [True, False])
+def test_poison_shows_a_load_that_moved_nothing(tmp_path, poison):
+    """Each layer has a slot to itself, so what it left there of the earlier chunk would pass for what should be loaded."""
+    with opened(tmp_path / "pool", buffers=LAYERS, poison=poison) as rig:
+        rig.copies.load = lambda step, work, on_end: rig.engine.owner.post(lambda: on_end(step, Outcome(True, True)))
+        rig.inbox.ask("a", 2 * CHUNK)
+        run = rig.engine.next_run()
+        if not poison:
+            rig.prefill(run)
+            return
+        with pytest.raises(AssertionError, match="chunk 2 layer 1 main"):
+            rig.prefill(run)
+        assert all((view[run.blocks[0]] == -1).all() for view in [rig.memory.view(rig.plan.slot_of(2), "main")])
+
+
+def test_a_failed_run_says_so_and_leaves_nothing_behind(tmp_path):
+    with opened(tmp_path / "pool", blocks=14) as rig:
+        parts = rig.inbox.peer.parts
+
+        def failing(ready, places, tokens):
+            if ready.request == "a" and ready.transfer.chunk == 2:
+                raise ValueError("refused on purpose")
+            return parts(ready, places, tokens)
+
+        rig.inbox.peer.parts = failing
+        rig.inbox.ask("a", LONG)
+        rig.inbox.ask("b", LONG)
+        run = rig.engine.next_run()
+        rig.hears("waits for blocks: it needs 9, 5 of 14 are free")
+        with pytest.raises(RunOver, match=f"run {run.nonce} is failed"):
+            rig.prefill(run)
+        assert rig.outcome() == ("a", f"reading run {run.nonce} chunk 2 layer 1 member 0 failed: refused on purpose")
+        assert rig.engine.failed_blocks() == set(run.blocks)
+        assert rig.engine.failed_blocks() == set()
+        with pytest.raises(RunOver):
+            rig.engine.start(run, 1)
+        [(nonce, verdict, reason)] = rig.engine.finished()
+        assert (nonce, verdict) == (run.nonce, "failed")
+        assert "refused on purpose" in reason
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("b", "")
+    assert (rig.stats["blocks_free"], rig.stats["slots_free"]) == (14, 3)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_when_a_run_is_over_what_was_queued_for_it_has_ended(tmp_path, monkeypatch, waits):
+    """Attention hangs until the run has failed, and then a little longer; without `_abandon` the next run would not wait for it."""
+    hold = threading.Event()
+    if not waits:
+        monkeypatch.setattr(PrefillEngine, "_abandon", lambda self: None)
+    with compute_stream() as compute, opened(tmp_path / "pool", compute=compute) as rig:
+        rig.inbox.peer.parts = lambda ready, places, tokens: (_ for _ in ()).throw(ValueError("no"))
+        rig.attention = lambda layer, chunk: hold.wait(10)
+        rig.inbox.ask("a", LONG)
+        run = rig.engine.next_run()
+        end = threading.Thread(target=lambda: (rig.hears("prefill run failed"), time.sleep(0.1), waits and hold.set()))
+        end.start()
+        with pytest.raises(RunOver):
+            rig.prefill(run)
+        assert (compute.pending == 0) is waits
+        end.join()
+        hold.set()
+
+
+def test_waiting_for_saves_waits_for_this_steps_saves(tmp_path):
+    with opened(tmp_path / "pool", copy_faults=Injector([FaultSpec(where="save", delay=0.05)]).copies()) as rig:
+        rig.inbox.ask("a", 5)
+        rig.prefill(rig.engine.next_run())
+        rig.engine.wait_for_save()
+        assert rig.pool.evictable()  # so it is readable: every layer is saved
+        rig.engine.wait_for_save()
+
+
+def test_a_failed_save_is_waited_for_too(tmp_path):
+    with opened(tmp_path / "pool", copy_faults=Injector([FaultSpec(where="save", mode="quiet", nth=3)]).copies()) as rig:
+        rig.inbox.ask("a", 5)
+        rig.prefill(rig.engine.next_run())
+        rig.engine.wait_for_save()
+        assert rig.outcome() == ("a", "")  # nothing had to be loaded
+        assert not rig.pool.evictable()
+        rig.hears("failed, nothing landed")
+
+
+def test_calls_out_of_order_are_refused_and_change_nothing(tmp_path):
+    with opened(tmp_path / "pool") as rig:
+        engine = rig.engine
+        for call in (engine.wait_for_layer, engine.kv_written, engine.layer_done):
+            with pytest.raises(ValueError, match="call start first"):
+                call(0)
+        rig.inbox.ask("a", LONG)
+        run = engine.next_run()
+        with pytest.raises(ValueError, match=r"chunk 2 of run \d+ is begun where chunk 1 layer 1 is due"):
+            engine.start(run, 2)
+        step = engine.start(run, 1)
+        assert (step.first, step.end, len(run.blocks)) == (0, CHUNK, 9)
+        with pytest.raises(ValueError, match="layer 1 is asked for out of order"):
+            engine.wait_for_layer(1)
+        rig.write(engine.wait_for_layer(0), 0, step)
+        for call in (engine.wait_for_layer, engine.layer_done):
+            with pytest.raises(ValueError, match="layer 0 is claimed, and each layer in turn"):
+                call(0)
+        engine.kv_written(0)
+        with pytest.raises(ValueError, match="is unfinished: a step goes through all 6 layers"):
+            engine.start(run, 1)
+        engine.layer_done(0)
+        with pytest.raises(ValueError, match="is unfinished"):
+            engine.start(run, 1)
+        for layer in range(1, LAYERS):
+            rig.layer(layer, step)
+        with pytest.raises(ValueError, match="layer 6 is asked for out of order"):
+            engine.wait_for_layer(LAYERS)
+        for chunk in (2, 3):
+            step = engine.start(run, chunk)
+            for layer in range(LAYERS):
+                rig.layer(layer, step)
+        assert rig.outcome() == ("a", "")
+
+
+def test_a_prompt_that_no_blocks_could_hold_is_dropped_and_counted(tmp_path):
+    with opened(tmp_path / "pool", blocks=3) as rig:
+        rig.inbox.ask("too long", LONG)
+        rig.inbox.ask("fits", CHUNK)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("fits", "")
+    assert rig.stats["refused"] == 1
+
+
+def test_what_cannot_be_embedded_is_refused():
+    plan = SlotPlan.make(layers=2, independent=frozenset(), buffers=2)
+    layout = plan_layout([0, 1], WIDTHS, "int8", blocks=2, block_size=4)
+    with pytest.raises(ValueError, match="2 buffers of other origin cannot be registered with the shm backend"):
+        layer_memory(layout, [torch.zeros(4), torch.zeros(4)])
+    memory = layer_memory(layout)
+    with pytest.raises(ValueError, match="prefetch is 2"):
+        PrefillEngine(memory, plan=plan, chunk_tokens=4, prefetch=2)
+    with pytest.raises(ValueError, match="make the layout by the plan"):
+        PrefillEngine(memory, plan=SlotPlan.make(layers=2, independent=frozenset(), buffers=1), chunk_tokens=4)
+    memory.close()
