@@ -109,7 +109,7 @@ class Attention:
         """
         if begin + TILE <= self.config.index_topk:
             return self._attend_all(p.query, begin, main)
-        mask = top_mask(self._scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
+        mask = top_mask(self.scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
         chosen = mask.nonzero()[:, 1].view(TILE, -1)
         unseen = chosen > torch.arange(begin, begin + TILE)[:, None]
         # Row 0 is stored for certain: unseen rows weigh 0, but 0 times rubbish might be NaN; and no query that counts sees the end.
@@ -120,7 +120,7 @@ class Attention:
             [self._attend_chosen(p.query[i : i + step], main, chosen[i : i + step], unseen[i : i + step]) for i in parts]
         )
 
-    def _scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:
+    def scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:
         """Indexer scores [TILE, begin + TILE], -inf for keys of later tokens; one head at a time bounds the memory."""
         score = torch.zeros(TILE, keys.shape[0], dtype=keys.dtype)
         for query, weight in zip(p.index_query, p.index_weight, strict=True):
