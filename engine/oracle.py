@@ -82,8 +82,8 @@ def oracle_compare(
 ) -> OracleReport:
     """Compare `engine_logits` [new_tokens, vocab] of a greedy float64 run of the checkpoint with transformers'.
 
-    The prompt is prefilled in chunks of `chunk` tokens on both sides; transformers is then fed the engine's tokens.  Runs in this
-    process, with the torch threads that it has.  Raises OracleError where transformers is not installed or too old, ValueError for
+    transformers prefills the prompt in chunks of `chunk` tokens, as the engine did, and is then fed the engine's tokens.  Runs in
+    this process, with the torch threads that it has.  Raises OracleError where transformers is not installed or too old, ValueError for
     logits of another shape, and CheckpointError as `load_checkpoint`.
     """
     theirs = _transformers(checkpoint_folder)
@@ -96,8 +96,8 @@ def oracle_compare(
     got = torch.from_numpy(np.array(engine_logits))
     judge = _Judge()
     want = _their_logits(theirs, judge, prompt_tokens, chunk, greedy(got))
-    compared = {place: chosen for place, chosen in own.items() if place in judge.scores}
-    differing = [Differing(layer, at, judge.gap((layer, at), chosen)) for (layer, at), chosen in compared.items() if judge.sets[layer, at] != chosen]
+    compared = {place: chosen for place, chosen in own.items() if place in judge.sets}
+    differing = [Differing(*place, judge.gap(place, chosen)) for place, chosen in compared.items() if judge.sets[place] != chosen]
     return OracleReport(
         prompt_tokens=len(prompt_tokens), new_tokens=new_tokens, max_difference=_difference(got, want),
         argmax_equal=greedy(got) == greedy(want), resident_equal=torch.equal(resident.to(got.dtype), got), sets=len(compared),
@@ -199,7 +199,7 @@ def _transformers(folder: str | Path) -> Any:
     kind = getattr(transformers, "DeepseekV32ForCausalLM", None)
     if kind is None:
         raise OracleError(f"transformers {transformers.__version__} has no DeepseekV32, version 5 has: {way_out}")
-    log = transformers.utils.logging
+    log: Any = transformers.utils.logging
     before = log.get_verbosity()
     log.set_verbosity_error()  # or it reports the MTP layer, which it does not compute, as a mistake
     log.disable_progress_bar()

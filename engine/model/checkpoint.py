@@ -8,7 +8,6 @@ complete or it is not there (it is written beside its place and moved).
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.hf_config import config_from_hf, config_to_hf
 from tidegate.engine.model.network import Model
 from tidegate.engine.model.weights import MTP_MAY, weight_shapes
@@ -30,6 +29,7 @@ __all__ = ["CheckpointError", "load_checkpoint", "read_config", "save_checkpoint
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 STORED = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+MOST = 100_000_000  # bytes of a header; the format allows no more
 NAMED = 8  # so many of each kind of trouble are named; a wrong config would else name thousands
 EXPERTS = re.compile(r"(.*\.experts\.)(gate_up_proj|down_proj)")
 # Publishers keep these in float32 whatever the rest is in.
@@ -66,7 +66,9 @@ def load_checkpoint(folder: str | Path, *, dtype: str = "") -> Model:
     stored = read_config(folder)
     config = read_config(folder, dtype=dtype)
     if config.torch_dtype.itemsize < stored.torch_dtype.itemsize:
-        raise CheckpointError(f"{folder}: the weights are {stored.dtype}, and dtype {dtype} would round them; choose {stored.dtype} or wider")
+        raise CheckpointError(
+            f"{folder}: the weights are {stored.dtype}, and dtype {dtype} would round them; choose {stored.dtype} or wider"
+        )
     found = _headers(Path(folder))
     _check(Path(folder), stored, found)
     return Model(config, _read(config, found))
@@ -86,7 +88,7 @@ def save_checkpoint(model: Model, folder: str | Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         (scratch / CONFIG).write_text(json.dumps(config_to_hf(model.config), indent=2) + "\n")
-        save_file({name: t for name, t in _one_by_one(model.weights)}, scratch / SINGLE, metadata={"format": "pt"})
+        save_file(dict(_one_by_one(model.weights)), scratch / SINGLE, metadata={"format": "pt"})
         os.replace(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -144,7 +146,7 @@ def _check(folder: Path, config: ModelConfig, found: Mapping[str, Stored]) -> No
 def _read(config: ModelConfig, found: Mapping[str, Stored]) -> dict[str, Tensor]:
     from safetensors import safe_open
 
-    opened = {file: safe_open(file, framework="pt") for file in {stored.file for stored in found.values()}}
+    opened: dict[Path, Any] = {file: safe_open(file, framework="pt") for file in {stored.file for stored in found.values()}}
     shapes = dict(weight_shapes(config)) | {name: shape for name, shape in _may(config).items() if name in found}
     weights = {}
     for name, shape in shapes.items():
@@ -181,19 +183,18 @@ def _header(file: Path) -> dict[str, Stored]:
         size = file.stat().st_size
         with file.open("rb") as f:
             (length,) = struct.unpack("<Q", f.read(8))
-            fields = json.loads(f.read(length)) if length <= size - 8 else None
-        out = {
-            name: Stored(file, tuple(field["shape"]), field["dtype"]) for name, field in fields.items() if name != "__metadata__"
-        }
-        ends = [field["data_offsets"][1] for name, field in fields.items() if name != "__metadata__"]
+            fields: Any = json.loads(f.read(length)) if length <= min(size - 8, MOST) else None
+        fields.pop("__metadata__", None)
+        out = {name: Stored(file, tuple(field["shape"]), field["dtype"]) for name, field in fields.items()}
+        end = 8 + length + max((field["data_offsets"][1] for field in fields.values()), default=0)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; a checkpoint has {SINGLE}, or {INDEX} and its shards") from None
     except OSError as error:
         raise CheckpointError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error):
         raise CheckpointError(f"{file}: this is no safetensors file: its header cannot be read") from None
-    if max(ends, default=0) != size - 8 - length:
-        raise CheckpointError(f"{file}: {size} bytes where its header promises {8 + length + max(ends, default=0)}: it was cut, copy it again")
+    if end != size:
+        raise CheckpointError(f"{file}: {size} bytes where its header promises {end}: it was cut, copy it again")
     return out
 
 

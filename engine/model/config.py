@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tidegate.engine.model.rope import Rope
+from tidegate.engine.model.rope import PLAIN, Rope
 
 __all__ = ["BOS", "BYTES", "DTYPES", "EOS", "ModelConfig"]
 
@@ -49,7 +49,7 @@ class ModelConfig:
     topk_group: int = 1
     norm_topk_prob: bool = True
     routed_scaling_factor: float = 1.0
-    rope: Rope = Rope()
+    rope: Rope = PLAIN
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 65536
     initializer_range: float = 0.08

@@ -170,7 +170,8 @@ class Model:
             block = requests[i : i + ROW_BLOCK]
             x = self._joined(_eight(self._ids([token for token, _, _ in block])), _eight(hidden[i : i + ROW_BLOCK]))
             out[i : i + ROW_BLOCK] = self._through(self.extra, x, block)[: len(block)]
-        return self._head(rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps), self._mtp("shared_head.head.weight"))
+        out = rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
+        return self._head(out, self._mtp("shared_head.head.weight"))
 
     def _through(self, layers: Sequence[Layer], x: Tensor, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
         positions = torch.tensor([position for _, position, _ in requests])

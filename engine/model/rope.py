@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tidegate.engine.model.arithmetic import wide
 
-__all__ = ["Rope", "rotate_halves", "rotate_interleaved"]
+__all__ = ["PLAIN", "Rope", "rotate_halves", "rotate_interleaved"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,9 @@ class Rope:
         """(cos, sin) of `positions` [n], float32 [n, width // 2], amplitude included."""
         angle = positions.float()[:, None] * self.frequencies(width)
         return angle.cos() * self.amplitude, angle.sin() * self.amplitude
+
+
+PLAIN = Rope()
 
 
 def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
