@@ -25,7 +25,7 @@ from tidegate.engine.model.hf_config import config_from_hf, config_to_hf
 from tidegate.engine.model.network import Model
 from tidegate.engine.model.weights import MTP_MAY, weight_shapes
 
-__all__ = ["CheckpointError", "load_checkpoint", "read_config", "save_checkpoint"]
+__all__ = ["CheckpointError", "check_checkpoint", "load_checkpoint", "read_config", "save_checkpoint"]
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 STORED = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
@@ -58,20 +58,30 @@ def read_config(folder: str | Path, *, dtype: str = "") -> ModelConfig:
         raise CheckpointError(f"{path}: {error}") from None
 
 
+def check_checkpoint(folder: str | Path, *, dtype: str = "") -> ModelConfig:
+    """What `load_checkpoint` will compute; CheckpointError where it would raise it.  Reads the headers only."""
+    return _checked(Path(folder), dtype)[0]
+
+
 def load_checkpoint(folder: str | Path, *, dtype: str = "") -> Model:
     """The model in `folder`.  dtype: compute in this type, at least as wide as the stored one; else in the stored one.
 
     Raises CheckpointError, before any weight is read, for a folder, a config or tensors that do not fit.
     """
+    config, found = _checked(Path(folder), dtype)
+    return Model(config, _read(config, found))
+
+
+def _checked(folder: Path, dtype: str) -> tuple[ModelConfig, dict[str, Stored]]:
     stored = read_config(folder)
     config = read_config(folder, dtype=dtype)
     if config.torch_dtype.itemsize < stored.torch_dtype.itemsize:
         raise CheckpointError(
             f"{folder}: the weights are {stored.dtype}, and dtype {dtype} would round them; choose {stored.dtype} or wider"
         )
-    found = _headers(Path(folder))
-    _check(Path(folder), stored, found)
-    return Model(config, _read(config, found))
+    found = _headers(folder)
+    _check(folder, stored, found)
+    return config, found
 
 
 def save_checkpoint(model: Model, folder: str | Path) -> None:

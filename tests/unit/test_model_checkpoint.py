@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 
 import pytest
@@ -9,7 +10,17 @@ import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
-from tidegate.engine.model import CheckpointError, Model, ModelConfig, Tokenizer, checkpoint, load_checkpoint, read_config, save_checkpoint
+from tidegate.engine.model import (
+    CheckpointError,
+    Model,
+    ModelConfig,
+    Tokenizer,
+    check_checkpoint,
+    checkpoint,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+)
 from tidegate.engine.model.hf_config import config_from_hf, config_to_hf
 from tidegate.engine.model.rope import Rope
 
@@ -48,6 +59,8 @@ def same(one, two):
 
 def test_a_checkpoint_is_read_back_to_the_bit(folder):
     same(load_checkpoint(folder), Model.random(CONFIG, 7))
+    assert check_checkpoint(folder) == CONFIG
+    assert check_checkpoint(folder, dtype="float64").dtype == "float64"
 
 
 def test_the_seeded_model_has_the_heads_that_its_tests_need():
@@ -120,6 +133,8 @@ def test_all_that_is_wrong_with_the_tensors_is_said_before_a_weight_is_read(fold
     monkeypatch.setattr(checkpoint, "_read", lambda *args: pytest.fail("a weight was read"))
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=re.escape(str(caught.value))):
+        check_checkpoint(folder)
     for part in (
         "1 missing: model.layers.0.mlp.up_proj.weight", "1 not of this model: model.layers.9.mlp.up_proj.weight",
         "lm_head.weight is [264, 63] where [264, 64] is due", "experts.3.up_proj.weight is [31, 64] where [32, 64] is due",
