@@ -9,7 +9,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard kernels/native/*)
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[spec,test]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[spec,model,test]'
 	touch $@
 
 demo: install

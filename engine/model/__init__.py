@@ -1,11 +1,30 @@
-"""A small DeepSeek-V3.2-shaped model: what the engine computes while the data path moves its KV.
+"""A small DeepSeek-V3.2-shaped model: what the engine's own workers compute while the data path moves its KV.
 
 `ModelConfig` says the shape, `Model` does the arithmetic, `PrefillKV` and `DecodeKV` are what it asks of storage,
-`ResidentKV` and `reference_generate` are the plain run that every other run is compared with.
+`load_checkpoint` and `save_checkpoint` are between it and a folder, `ResidentKV` and `reference_generate` are the plain run that
+every other run is compared with.
 """
 
-from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, load_checkpoint, read_config, save_checkpoint
+from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.model.network import DecodeKV, Model, PrefillKV, greedy
-from tidegate.engine.model.reference import ResidentKV, reference_generate
+from tidegate.engine.model.reference import ResidentKV, reference_generate, reference_prefill
+from tidegate.engine.model.tokens import Tokenizer
 
-__all__ = ["DecodeKV", "Model", "ModelConfig", "PrefillKV", "ResidentKV", "greedy", "reference_generate"]
+__all__ = [
+    "DTYPES",
+    "CheckpointError",
+    "DecodeKV",
+    "Model",
+    "ModelConfig",
+    "PrefillKV",
+    "ResidentKV",
+    "Tokenizer",
+    "check_checkpoint",
+    "greedy",
+    "load_checkpoint",
+    "read_config",
+    "reference_generate",
+    "reference_prefill",
+    "save_checkpoint",
+]

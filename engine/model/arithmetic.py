@@ -1,4 +1,4 @@
-"""The pieces of arithmetic that attention and the network share.
+"""The pieces of arithmetic that all parts of the network share.
 
 Rules: sums, exponentials and scores are kept in float32 at least, whatever the weights' type; equal scores are broken
 towards the lower position; nothing here looks at how many requests are in a step.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+__all__ = ["aligned", "gated_mlp", "rms_norm", "top_mask", "top_positions", "wide"]
 
 ALIGNMENT = 64  # bytes; vector kernels may add up in another order where a row starts elsewhere
 
@@ -27,32 +29,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm over the last axis."""
     h = wide(x)
     return weight * (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
-
-
-def rotation(positions: Tensor, width: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of shape [n, width // 2]; angles in float32 as everywhere, or float64 for a float64 model."""
-    angle_type = torch.float64 if dtype == torch.float64 else torch.float32
-    frequency = theta ** -(torch.arange(0, width, 2, dtype=angle_type) / width)
-    angle = positions.to(angle_type)[:, None] * frequency
-    return angle.cos(), angle.sin()
-
-
-def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (0, 1), (2, 3), ... of the last axis; the result holds first members, then second members."""
-    return _rotated(x[..., 0::2], x[..., 1::2], cos, sin, x.dtype)
-
-
-def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (0, w/2), (1, w/2 + 1), ... of the last axis."""
-    half = x.shape[-1] // 2
-    return _rotated(x[..., :half], x[..., half:], cos, sin, x.dtype)
-
-
-def _rotated(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
-    a, b = wide(first), wide(second)
-    while cos.dim() < a.dim():  # [n, w] beside [n, heads, w]
-        cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(dtype)
 
 
 def top_mask(scores: Tensor, k: int) -> Tensor:

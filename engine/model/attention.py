@@ -1,10 +1,9 @@
-"""Sparse attention of one layer: MLA with the key and value projections absorbed, and the lightning indexer that
-picks its rows.
+"""Sparse attention of one layer: MLA with the key and value projections absorbed, and the lightning indexer that picks its rows.
 
-Rules: a main KV row is the normed latent followed by the rotated key, an indexer row is one key; both are written
-once, before they are read; attention reads whole rows, never expanded heads, so a row in a slot, in the host pool or
-in a hot buffer is the same bytes; the main key rotates in interleaved pairs, the indexer's in halves (as released
-weights expect).
+Rules: a main KV row is the normed latent followed by the rotated key, an indexer row is one key; both are written once, before they
+are read; attention reads whole rows, never expanded heads, so a row in a slot, in the host pool or in a hot buffer is the same
+bytes; prefill computes in tiles of TILE queries that begin at multiples of TILE, and every shape in a tile is a function of where
+the tile begins, so a query's bits do not depend on where its chunk begins or ends (what lies beyond the chunk is masked).
 """
 
 from __future__ import annotations
@@ -16,24 +15,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidegate.engine.model.arithmetic import (
-    aligned,
-    rms_norm,
-    rotate_halves,
-    rotate_interleaved,
-    top_mask,
-    top_positions,
-    wide,
-)
+from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_positions, wide
 from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
 
-QUERY_BLOCK = 128  # queries scored at once in a prefill: bounds the memory of scores to heads x 128 x tokens
+__all__ = ["TILE", "Attention", "Projected"]
+
+TILE = 64  # queries; the padding of a short prompt against the speed of a long one
+GATHERED = 1 << 22  # elements of main rows that a tile gathers at once: what a level-2 cache holds some of
+INNER_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says: as the published model computes
 
 
 class Projected(NamedTuple):
     """What a layer needs of n tokens: rows to store, and queries over stored rows."""
 
-    query: Tensor  # [heads, n, main_width], absorbed
+    query: Tensor  # [n, heads, main_width], absorbed
     main_rows: Tensor  # [n, main_width]
     index_query: Tensor  # [index heads, n, index_width], wide
     index_weight: Tensor  # [index heads, n], wide, scaled
@@ -45,40 +41,40 @@ class Attention:
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
         self.config = config
-        self.w = {
-            name.removeprefix(prefix).removesuffix(".weight"): t for name, t in weights.items() if name.startswith(prefix)
-        }
+        self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in weights.items() if name.startswith(prefix)}
         heads, nope = config.num_attention_heads, config.qk_nope_head_dim
         kv_b = self.w.pop("kv_b_proj").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
         self.absorb_key = kv_b[:, :nope].contiguous()  # [heads, nope, latent]
         self.absorb_value = kv_b[:, nope:].transpose(1, 2).contiguous()  # [heads, latent, v]
-        self.scale = (nope + config.qk_rope_head_dim) ** -0.5
+        self.scale = (nope + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
+    def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """(main rows, indexer rows) of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
+        c, w = self.config, self.w
+        latent, key = functional.linear(x, w["kv_a_proj_with_mqa"]).tensor_split([c.kv_lora_rank], -1)
+        main = [rms_norm(latent, w["kv_a_layernorm"], INNER_EPS), rotate_interleaved(key, cos, sin)]
+        index_key = functional.linear(x, w["indexer.wk"])
+        norm, bias = (w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
+        index_key = functional.layer_norm(index_key, (c.index_head_dim,), norm, bias, 1e-6)
+        return torch.cat(main, -1), self._rotate_head(index_key, cos, sin)
+
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> Projected:
-        """Queries and rows of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
+        """Queries and rows; arguments as `rows`."""
         c, w, n = self.config, self.w, x.shape[0]
-        residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], c.rms_norm_eps)
+        main_rows, index_rows = self.rows(x, cos, sin)
+        residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], INNER_EPS)
         query = functional.linear(residual, w["q_b_proj"]).view(n, c.num_attention_heads, -1)
         plain, rope = query.tensor_split([c.qk_nope_head_dim], -1)
-        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key)
-        rotated = rotate_interleaved(rope, cos, sin).transpose(0, 1)
-        latent, key = functional.linear(x, w["kv_a_proj_with_mqa"]).tensor_split([c.kv_lora_rank], -1)
-        main = [rms_norm(latent, w["kv_a_layernorm"], c.rms_norm_eps), rotate_interleaved(key, cos, sin)]
+        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key).transpose(0, 1)
         index_query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
-        index_key = functional.layer_norm(
-            functional.linear(x, w["indexer.wk"]),
-            (c.index_head_dim,),
-            w["indexer.k_norm"],
-            w["indexer.k_norm.bias"],
-            1e-6,
-        )
+        index_weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
         return Projected(
-            query=torch.cat([absorbed, rotated], -1),
-            main_rows=torch.cat(main, -1),
+            query=torch.cat([absorbed, rotate_interleaved(rope, cos, sin)], -1),
+            main_rows=main_rows,
             index_query=wide(self._rotate_head(index_query, cos, sin)).transpose(0, 1).contiguous(),
-            index_weight=(wide(functional.linear(x, w["indexer.weights_proj"])) * self.index_scale).t().contiguous(),
-            index_rows=self._rotate_head(index_key, cos, sin),
+            index_weight=(wide(index_weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
+            index_rows=index_rows,
         )
 
     def _rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -86,9 +82,11 @@ class Attention:
         return torch.cat([rotate_halves(x[..., :rope], cos, sin), x[..., rope:]], -1)
 
     def output(self, latent: Tensor) -> Tensor:
-        """Hidden states [n, hidden] of attended latents [heads, n, kv_lora_rank]."""
-        value = torch.bmm(latent, self.absorb_value).transpose(0, 1)
+        """Hidden states [n, hidden] of attended latents [n, heads, kv_lora_rank]."""
+        value = torch.bmm(latent.transpose(0, 1), self.absorb_value).transpose(0, 1)
         return functional.linear(value.reshape(value.shape[0], -1), self.w["o_proj"])
+
+    # ---- decode: one token at a time
 
     def choose(self, p: Projected, row: int, keys: Tensor) -> Tensor:
         """Positions (int64, best first) that token `row` of `p` attends to among `keys` [n, index_width]."""
@@ -96,30 +94,53 @@ class Attention:
         return top_positions((aligned(p.index_weight[:, row])[None] @ scores)[0], self.config.index_topk)
 
     def attend(self, query: Tensor, rows: Tensor) -> Tensor:
-        """Latent [heads, kv_lora_rank] of one token's `query` [heads, main_width] over the chosen `rows` [k,
-        main_width].
-        """
+        """Latent [heads, kv_lora_rank] of one token's `query` [heads, main_width] over the chosen `rows` [k, main_width]."""
         rows = aligned(rows)
         weight = wide(aligned(query) @ rows.t()).mul(self.scale).softmax(-1)
         return weight.to(rows.dtype) @ rows[:, : self.config.kv_lora_rank]
 
-    def attend_chunk(self, p: Projected, start: int, main: Tensor, keys: Tensor) -> Tensor:
-        """Latents [heads, n, kv_lora_rank] of tokens start..start+n, each over its own top-k of the rows up to itself.
+    # ---- prefill: a tile at a time
 
-        A dense product under a mask: at the lengths of a chunk it is faster than gathering k rows for each query.
+    def attend_tile(self, p: Projected, begin: int, main: Tensor, keys: Tensor) -> Tensor:
+        """Latents [TILE, heads, kv_lora_rank] of tokens begin.., each over its own top-k of the rows up to itself.
+
+        main: stored rows [n, main_width], at least up to the last query that counts.  keys: wide [begin + TILE, index_width] at
+        least, zero where nothing is stored.
         """
-        main, keys = aligned(main), wide(aligned(keys))
-        n = p.main_rows.shape[0]
+        if begin + TILE <= self.config.index_topk:
+            return self._attend_all(p.query, begin, main)
+        mask = top_mask(self.scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
+        chosen = mask.nonzero()[:, 1].view(TILE, -1)
+        unseen = chosen > torch.arange(begin, begin + TILE)[:, None]
+        # Row 0 is stored for certain: unseen rows weigh 0, but 0 times rubbish might be NaN; and no query that counts sees the end.
+        chosen.masked_fill_(unseen | (chosen >= main.shape[0]), 0)
+        step = max(1, GATHERED // (chosen.shape[1] * main.shape[1]))
+        parts = range(0, TILE, step)
         return torch.cat(
-            [self._attend_block(p, start, b, min(b + QUERY_BLOCK, n), main, keys) for b in range(0, n, QUERY_BLOCK)], 1
+            [self._attend_chosen(p.query[i : i + step], main, chosen[i : i + step], unseen[i : i + step]) for i in parts]
         )
 
-    def _attend_block(self, p: Projected, start: int, begin: int, end: int, main: Tensor, keys: Tensor) -> Tensor:
-        total = start + end
-        future = torch.arange(total)[None] > torch.arange(start + begin, total)[:, None]
-        score = torch.zeros(future.shape, dtype=keys.dtype)
-        for query, weight in zip(p.index_query[:, begin:end], p.index_weight[:, begin:end], strict=True):
-            score.addcmul_((query @ keys[:total].t()).relu_(), weight[:, None])
-        unseen = ~top_mask(score.masked_fill_(future, -torch.inf), self.config.index_topk) | future
-        weight = wide(p.query[:, begin:end] @ main[:total].t()).mul_(self.scale).masked_fill_(unseen, -torch.inf).softmax(-1)
-        return weight.to(main.dtype) @ main[:total, : self.config.kv_lora_rank]
+    def scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:
+        """Indexer scores [TILE, begin + TILE], -inf for keys of later tokens; one head at a time bounds the memory."""
+        score = torch.zeros(TILE, keys.shape[0], dtype=keys.dtype)
+        for query, weight in zip(p.index_query, p.index_weight, strict=True):
+            score.addcmul_((query @ keys.t()).relu_(), weight[:, None])
+        return score.masked_fill_(_future(begin), -torch.inf)
+
+    def _attend_chosen(self, query: Tensor, main: Tensor, chosen: Tensor, unseen: Tensor) -> Tensor:
+        rows = main.index_select(0, chosen.flatten()).view(*chosen.shape, -1)
+        weight = wide(torch.bmm(query, rows.transpose(1, 2))).mul_(self.scale).masked_fill_(unseen[:, None], -torch.inf).softmax(-1)
+        return torch.bmm(weight.to(rows.dtype), rows[..., : self.config.kv_lora_rank])
+
+    def _attend_all(self, query: Tensor, begin: int, main: Tensor) -> Tensor:
+        """No query has more rows before it than it may choose: one dense product, causal."""
+        rows = main.new_zeros(begin + TILE, main.shape[1])
+        rows[: main.shape[0]] = main[: begin + TILE]
+        score = wide((query.flatten(0, 1) @ rows.t()).view(TILE, -1, begin + TILE)).mul_(self.scale)
+        weight = score.masked_fill_(_future(begin)[:, None], -torch.inf).softmax(-1).to(rows.dtype)
+        return (weight.flatten(0, 1) @ rows[:, : self.config.kv_lora_rank]).view(TILE, -1, self.config.kv_lora_rank)
+
+
+def _future(begin: int) -> Tensor:
+    """True where a key is of a later token than the query: [TILE, begin + TILE]."""
+    return torch.arange(begin + TILE)[None] > torch.arange(begin, begin + TILE)[:, None]

@@ -1,22 +1,25 @@
-"""Shape of the model, under the field names of a Hugging Face `config.json`, and its seeded random weights.
+"""Shape of the model, under the field names of a Hugging Face `config.json`.
 
-Rules: a configuration that cannot be computed is refused when it is made; a weight depends on the seed, its name and
-its shape only, so that two processes that agree on both build the same model without sending it; weights carry
-Hugging Face names.
+Rules: a configuration that cannot be computed is refused when it is made, by the name of the field; the fields are those that
+change a number; how a `config.json` is read, and what of it is refused, is `hf_config`'s.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-BYTES = 256  # a token below this is the byte itself
+from tidegate.engine.model.rope import PLAIN, Rope
+
+__all__ = ["BOS", "BYTES", "DTYPES", "EOS", "ModelConfig"]
+
+BYTES = 256  # without a tokenizer, a token below this is the byte itself
 BOS, EOS = 256, 257
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+MAY_BE_ZERO = ("first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,7 @@ class ModelConfig:
     intermediate_size: int = 512
     moe_intermediate_size: int = 128
     num_hidden_layers: int = 8
+    num_nextn_predict_layers: int = 0
     first_k_dense_replace: int = 3
     num_attention_heads: int = 4
     q_lora_rank: int = 128
@@ -41,9 +45,11 @@ class ModelConfig:
     n_routed_experts: int = 4
     n_shared_experts: int = 1
     num_experts_per_tok: int = 2
+    n_group: int = 1
+    topk_group: int = 1
     norm_topk_prob: bool = True
     routed_scaling_factor: float = 1.0
-    rope_theta: float = 10000.0
+    rope: Rope = PLAIN
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 65536
     initializer_range: float = 0.08
@@ -52,24 +58,38 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name in ("first_k_dense_replace", "n_shared_experts") else 1
+            least = 0 if field.name in MAY_BE_ZERO else 1
             if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{field.name} is {value!r}: give an integer of at least {least}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}: choose one of {', '.join(DTYPES)}")
-        if self.vocab_size <= EOS:
-            raise ValueError(f"vocab_size is {self.vocab_size}: bytes and two marks need at least {EOS + 1}")
-        if self.qk_rope_head_dim % 2 or self.qk_rope_head_dim > self.index_head_dim:
-            raise ValueError(
-                f"qk_rope_head_dim is {self.qk_rope_head_dim}: it must be even "
-                f"and at most index_head_dim ({self.index_head_dim})"
-            )
-        if self.num_experts_per_tok > self.n_routed_experts:
-            raise ValueError(f"num_experts_per_tok is {self.num_experts_per_tok}: there are {self.n_routed_experts} experts")
+        for good, why in self._rules():
+            if not good:
+                raise ValueError(why)
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        rope, index, experts = self.qk_rope_head_dim, self.index_head_dim, self.n_routed_experts
+        return [
+            (self.dtype in DTYPES, f"dtype is {self.dtype!r}: choose one of {', '.join(DTYPES)}"),
+            (rope % 2 == 0 and rope <= index, f"qk_rope_head_dim is {rope}: it must be even and at most index_head_dim ({index})"),
+            (self.num_experts_per_tok <= experts, f"num_experts_per_tok is {self.num_experts_per_tok}: there are {experts} experts"),
+            (experts % self.n_group == 0, f"n_group is {self.n_group}: it must divide n_routed_experts ({experts})"),
+            (self.topk_group <= self.n_group, f"topk_group is {self.topk_group}: there are {self.n_group} groups"),
+            (self.n_group == 1 or experts >= 2 * self.n_group,
+             f"n_group is {self.n_group}: a group is judged by its two best experts; {experts} experts make groups of "
+             f"{experts // self.n_group}"),
+            (self.num_experts_per_tok * self.n_group <= experts * self.topk_group,
+             f"num_experts_per_tok is {self.num_experts_per_tok}: {self.topk_group} of {self.n_group} groups hold "
+             f"{experts // self.n_group * self.topk_group} experts"),
+            (self.num_nextn_predict_layers <= 1, f"num_nextn_predict_layers is {self.num_nextn_predict_layers}: 0 or 1 is computed"),
+        ]  # fmt: skip
 
     @property
     def torch_dtype(self) -> torch.dtype:
         return DTYPES[self.dtype]
+
+    @property
+    def cache_layers(self) -> int:
+        """Layers that have KV: those of the network, then the MTP layer if there is one."""
+        return self.num_hidden_layers + self.num_nextn_predict_layers
 
     @property
     def main_width(self) -> int:
@@ -90,64 +110,5 @@ class ModelConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             raise ValueError(f"unknown model field {', '.join(unknown)}: this model has {', '.join(sorted(known))}")
-        return cls(**fields)
-
-
-def weight_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every weight, as Hugging Face's DeepseekV32ForCausalLM has them."""
-    c = config
-    yield "model.embed_tokens.weight", (c.vocab_size, c.hidden_size)
-    for layer in range(c.num_hidden_layers):
-        prefix = f"model.layers.{layer}."
-        yield prefix + "input_layernorm.weight", (c.hidden_size,)
-        yield prefix + "post_attention_layernorm.weight", (c.hidden_size,)
-        for name, shape in _attention_shapes(c):
-            yield f"{prefix}self_attn.{name}.weight", shape
-        yield prefix + "self_attn.indexer.k_norm.bias", (c.index_head_dim,)
-        if layer < c.first_k_dense_replace:
-            yield from _mlp_shapes(prefix + "mlp.", c.hidden_size, c.intermediate_size)
-            continue
-        yield prefix + "mlp.gate.weight", (c.n_routed_experts, c.hidden_size)
-        yield prefix + "mlp.experts.gate_up_proj", (c.n_routed_experts, 2 * c.moe_intermediate_size, c.hidden_size)
-        yield prefix + "mlp.experts.down_proj", (c.n_routed_experts, c.hidden_size, c.moe_intermediate_size)
-        if c.n_shared_experts:
-            yield from _mlp_shapes(prefix + "mlp.shared_experts.", c.hidden_size, c.moe_intermediate_size * c.n_shared_experts)
-    yield "model.norm.weight", (c.hidden_size,)
-    yield "lm_head.weight", (c.vocab_size, c.hidden_size)
-
-
-def _attention_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    heads = c.num_attention_heads
-    yield "q_a_proj", (c.q_lora_rank, c.hidden_size)
-    yield "q_a_layernorm", (c.q_lora_rank,)
-    yield "q_b_proj", (heads * (c.qk_nope_head_dim + c.qk_rope_head_dim), c.q_lora_rank)
-    yield "kv_a_proj_with_mqa", (c.main_width, c.hidden_size)
-    yield "kv_a_layernorm", (c.kv_lora_rank,)
-    yield "kv_b_proj", (heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)
-    yield "o_proj", (c.hidden_size, heads * c.v_head_dim)
-    yield "indexer.wq_b", (c.index_n_heads * c.index_head_dim, c.q_lora_rank)
-    yield "indexer.wk", (c.index_head_dim, c.hidden_size)
-    yield "indexer.k_norm", (c.index_head_dim,)
-    yield "indexer.weights_proj", (c.index_n_heads, c.hidden_size)
-
-
-def _mlp_shapes(prefix: str, hidden: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield prefix + "gate_proj.weight", (inner, hidden)
-    yield prefix + "up_proj.weight", (inner, hidden)
-    yield prefix + "down_proj.weight", (hidden, inner)
-
-
-def random_weights(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
-    """Normal weights of `initializer_range`; norms are 1 and biases 0.
-
-    The default range of 0.08 gives attention a large say in every layer, so that spoilt KV changes the tokens soon.
-    """
-    weights = {}
-    for name, shape in weight_shapes(config):
-        if len(shape) == 1:
-            weights[name] = torch.full(shape, 0.0 if name.endswith("bias") else 1.0, dtype=config.torch_dtype)
-            continue
-        digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=7).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
-        weights[name] = (torch.randn(shape, generator=generator) * config.initializer_range).to(config.torch_dtype)
-    return weights
+        rope = fields.get("rope", {})
+        return cls(**{**fields, "rope": rope if isinstance(rope, Rope) else Rope(**rope)})

@@ -1,9 +1,10 @@
 """The network, and what it asks of storage.
 
-Rules: arithmetic never allocates, finds or keeps KV: it asks a provider, layer by layer, and forgets what it was
-given when that layer is done; a decode step computes in blocks of exactly eight rows (short ones padded), attention
-request by request, so a request's tokens are bit-equal alone, in any batch and over any storage; prefill is bit-equal
-for equal chunks (both for one number of torch threads; with several models on a machine, one is by far the fastest).
+Rules: arithmetic never allocates, finds or keeps KV: it asks a provider, layer by layer, and forgets what it was given when that
+layer is done; a decode step computes in blocks of exactly eight rows (short ones padded), attention request by request, so a
+request's tokens are bit-equal alone, in any batch and over any storage; prefill computes in whole tiles (`attention`), so its rows
+are bit-equal however the prompt is cut into chunks and wherever the first of them begins (all for one number of torch threads; with
+several models on a machine, one is by far the fastest).
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidegate.engine.model.arithmetic import gated_mlp, rms_norm, rotation, top_mask, wide
-from tidegate.engine.model.attention import Attention, Projected
-from tidegate.engine.model.config import ModelConfig, random_weights
+from tidegate.engine.model.arithmetic import rms_norm, wide
+from tidegate.engine.model.attention import TILE, Attention, Projected
+from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.feed_forward import feed_forward
+from tidegate.engine.model.weights import MTP_MAY, random_weights
+
+__all__ = ["ROW_BLOCK", "DecodeKV", "Model", "PrefillKV", "greedy"]
 
 ROW_BLOCK = 8
+Angles = tuple[Tensor, Tensor]
 
 
 class PrefillKV(Protocol):
-    """Storage of one prefill chunk; called from the computing thread, once per layer, layers in order."""
+    """Storage of one prefill chunk; called from the computing thread, once per layer, layers in order (the MTP layer last)."""
 
     def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Block until the layer's buffer may be written and holds rows 0..start; its views (main [T, main_width],
@@ -46,9 +52,28 @@ class DecodeKV(Protocol):
         """Indexer rows 0..position, [position + 1, index_width]."""
 
     def fetch(self, layer: int, positions: Tensor) -> Tensor:
-        """Main rows of `positions` (int64 [k], best first, distinct), [k, main_width] in that order; valid until the
-        next call.
-        """
+        """Main rows of `positions` (int64 [k], best first, distinct), [k, main_width] in that order; valid until the next call."""
+
+
+class Layer:
+    """Norms, attention and feed-forward of one layer."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], number: int) -> None:
+        prefix = f"model.layers.{number}."
+        self.number, self.eps = number, config.rms_norm_eps
+        self.attention = Attention(config, weights, prefix + "self_attn.")
+        self.feed_forward = feed_forward(config, weights, number)
+        self.input_norm, self.post_norm = (weights[f"{prefix}{name}_layernorm.weight"] for name in ("input", "post_attention"))
+
+    def project(self, x: Tensor, angles: Angles) -> Projected:
+        return self.attention.project(rms_norm(x, self.input_norm, self.eps), *angles)
+
+    def rows(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+        return self.attention.rows(rms_norm(x, self.input_norm, self.eps), *angles)
+
+    def finish(self, x: Tensor, latent: Tensor) -> Tensor:
+        x = x + self.attention.output(latent)
+        return x + self.feed_forward(rms_norm(x, self.post_norm, self.eps))
 
 
 class Model:
@@ -56,110 +81,146 @@ class Model:
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
         self.config, self.weights = config, dict(weights)
-        prefixes = [f"model.layers.{layer}." for layer in range(config.num_hidden_layers)]
-        self.attention = [Attention(config, weights, prefix + "self_attn.") for prefix in prefixes]
+        layers = [Layer(config, self.weights, number) for number in range(config.cache_layers)]
+        self.layers, self.extra = layers[: config.num_hidden_layers], layers[config.num_hidden_layers :]
 
     @classmethod
     def random(cls, config: ModelConfig, seed: int) -> Model:
         """The model that (config, seed) names; equal in every process."""
         return cls(config, random_weights(config, seed))
 
-    def prefill_chunk(self, tokens: Sequence[int] | Tensor, start: int, kv: PrefillKV) -> Tensor:
+    # ---- prefill
+
+    def prefill_chunk(self, tokens: Sequence[int] | Tensor, start: int, kv: PrefillKV, *, next_token: int = 0) -> Tensor:
         """Write the KV of `tokens` at positions start.. through every layer; the final hidden states [n, hidden].
 
-        Raises ValueError for tokens outside the vocabulary, and for a layer view that cannot hold start + n rows.
+        next_token: the token after the last of `tokens`; only the MTP layer looks at it, whose row of a token depends on the next
+        one too.  At a prompt's end nobody knows it yet: `draft_step` writes that row again.  Raises ValueError for tokens outside
+        the vocabulary, and for a layer view that cannot hold start + n rows.
         """
-        x = self._embed(tokens)
-        end = start + x.shape[0]
-        cos, sin = self._angles(torch.arange(start, end))
-        for layer, attention in enumerate(self.attention):
-            p = attention.project(self._norm(x, layer, "input_layernorm"), cos, sin)
-            main, keys = kv.wait_for_layer(layer)
-            self._check_views(layer, end, main, keys)
-            main[start:end], keys[start:end] = p.main_rows, p.index_rows
-            kv.kv_written(layer)
-            latent = attention.attend_chunk(p, start, main[:end], keys[:end])
-            kv.layer_done(layer)
-            x = self._after_attention(x, attention.output(latent), layer)
-        return rms_norm(x, self.weights["model.norm.weight"], self.config.rms_norm_eps)
+        given = torch.as_tensor(tokens)
+        if given.dim() != 1 or given.numel() == 0:
+            raise ValueError(f"tokens of shape {tuple(given.shape)}: give one flat, non-empty sequence")
+        ids = self._ids([*given.tolist(), next_token])
+        end = start + len(ids) - 1
+        begins = range(start // TILE * TILE, end, TILE)
+        padded = functional.pad(ids, (start - begins[0], begins[-1] + TILE - end))
+        angles = [self._angles(torch.arange(begin, begin + TILE), end) for begin in begins]
+        embedding = self.weights["model.embed_tokens.weight"]
+        x = [embedding[padded[begin - begins[0] :][:TILE]] for begin in begins]
+        for layer in self.layers:
+            p = [layer.project(tile, angle) for tile, angle in zip(x, angles, strict=True)]
+            main, keys = self._write(layer, kv, start, end, [(q.main_rows, q.index_rows) for q in p])
+            scored = keys.new_zeros(begins[-1] + TILE, keys.shape[1], dtype=p[0].index_query.dtype)
+            scored[:end] = keys
+            latent = [layer.attention.attend_tile(q, begin, main, scored) for q, begin in zip(p, begins, strict=True)]
+            kv.layer_done(layer.number)
+            x = [layer.finish(tile, attended) for tile, attended in zip(x, latent, strict=True)]
+        x = [self._final_norm(tile) for tile in x]
+        for layer in self.extra:
+            following = [self._joined(padded[begin - begins[0] + 1 :][:TILE], tile) for begin, tile in zip(begins, x, strict=True)]
+            self._write(layer, kv, start, end, [layer.rows(f, angle) for f, angle in zip(following, angles, strict=True)])
+            kv.layer_done(layer.number)  # its output would be a draft of tokens that are known
+        return torch.cat(x)[start - begins[0] : end - begins[0]]
+
+    def _write(
+        self, layer: Layer, kv: PrefillKV, start: int, end: int, tiles: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Put the rows of start..end into the layer's views; rows 0..end of both."""
+        views = kv.wait_for_layer(layer.number)
+        self._check_views(layer.number, end, *views)
+        for view, rows in zip(views, zip(*tiles, strict=True), strict=True):
+            view[start:end] = torch.cat(rows)[start % TILE :][: end - start]
+        kv.kv_written(layer.number)
+        return views[0][:end], views[1][:end]
+
+    # ---- decode
 
     def decode_step(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
-        """Logits [requests, vocab] after one token of each (token, position, kv); each kv must be of a request of its
-        own.
-        """
-        blocks = [self._decode_block(requests[i : i + ROW_BLOCK]) for i in range(0, len(requests), ROW_BLOCK)]
-        return (
-            torch.cat(blocks) if blocks else wide(self.weights["lm_head.weight"])[:0, :0].new_zeros(0, self.config.vocab_size)
-        )
+        """Logits [requests, vocab] after one token of each (token, position, kv).
 
-    def _decode_block(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
-        idle = [0] * (ROW_BLOCK - len(requests))
-        x = self._embed([token for token, _, _ in requests] + idle)
-        cos, sin = self._angles(torch.tensor([position for _, position, _ in requests] + idle))
-        for layer, attention in enumerate(self.attention):
-            p = attention.project(self._norm(x, layer, "input_layernorm"), cos, sin)
-            latent = torch.zeros(self.config.num_attention_heads, ROW_BLOCK, self.config.kv_lora_rank, dtype=x.dtype)
+        Tokens of one request may be in one step if they are in the order of their positions: each attends to those before it, and
+        to the bit as if it had a step of its own.
+        """
+        return self.logits(self.decode_hidden(requests))
+
+    def decode_hidden(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
+        """As `decode_step`, but the final hidden states [requests, hidden]: `logits` and `draft_step` go on from there."""
+        hidden = self.weights["model.norm.weight"].new_zeros(len(requests), self.config.hidden_size)
+        for i in range(0, len(requests), ROW_BLOCK):
+            block = requests[i : i + ROW_BLOCK]
+            x = self.weights["model.embed_tokens.weight"][_eight(self._ids([token for token, _, _ in block]))]
+            hidden[i : i + ROW_BLOCK] = self._final_norm(self._through(self.layers, x, block))[: len(block)]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits, wide [n, vocab], of final hidden states [n, hidden]."""
+        return self._head(hidden, self.weights["lm_head.weight"])
+
+    def draft_step(self, requests: Sequence[tuple[int, int, DecodeKV]], hidden: Tensor) -> Tensor:
+        """MTP logits [requests, vocab] of the token after next, for each (next token, position, kv).
+
+        hidden: what `decode_hidden` gave at `position` [requests, hidden].  Writes the MTP layer's row at `position`, and reads that
+        layer alone; rows before it must be those of the same tokens.  ValueError for a model without an MTP layer.
+        """
+        if not self.extra:
+            raise ValueError("num_nextn_predict_layers is 0: this model has no layer that drafts")
+        out = torch.zeros_like(hidden)
+        for i in range(0, len(requests), ROW_BLOCK):
+            block = requests[i : i + ROW_BLOCK]
+            x = self._joined(_eight(self._ids([token for token, _, _ in block])), _eight(hidden[i : i + ROW_BLOCK]))
+            out[i : i + ROW_BLOCK] = self._through(self.extra, x, block)[: len(block)]
+        out = rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
+        return self._head(out, self._mtp("shared_head.head.weight"))
+
+    def _through(self, layers: Sequence[Layer], x: Tensor, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
+        positions = torch.tensor([position for _, position, _ in requests])
+        angles = self._angles(_eight(positions), int(positions.max()) + 1)
+        for layer in layers:
+            p = layer.project(x, angles)
+            latent = x.new_zeros(ROW_BLOCK, self.config.num_attention_heads, self.config.kv_lora_rank)
             for row, (_, position, kv) in enumerate(requests):
-                latent[:, row] = self._attend_stored(layer, p, row, position, kv)
-            x = self._after_attention(x, attention.output(latent), layer)
-        hidden = rms_norm(x, self.weights["model.norm.weight"], self.config.rms_norm_eps)
-        return wide(functional.linear(hidden, self.weights["lm_head.weight"]))[: len(requests)]
+                latent[row] = self._attend_stored(layer, p, row, position, kv)
+            x = layer.finish(x, latent)
+        return x
 
-    def _attend_stored(self, layer: int, p: Projected, row: int, position: int, kv: DecodeKV) -> Tensor:
-        attention = self.attention[layer]
-        kv.append(layer, position, p.main_rows[row], p.index_rows[row])
-        keys = kv.index_keys(layer)
-        if keys.shape != (position + 1, self.config.index_width):
-            raise ValueError(
-                f"layer {layer}: indexer keys are {tuple(keys.shape)} where {(position + 1, self.config.index_width)} are due"
-            )
-        return attention.attend(p.query[:, row], kv.fetch(layer, attention.choose(p, row, keys)))
+    def _attend_stored(self, layer: Layer, p: Projected, row: int, position: int, kv: DecodeKV) -> Tensor:
+        kv.append(layer.number, position, p.main_rows[row], p.index_rows[row])
+        keys = kv.index_keys(layer.number)
+        if keys.shape != (due := (position + 1, self.config.index_width)):
+            raise ValueError(f"layer {layer.number}: indexer keys are {tuple(keys.shape)} where {due} are due")
+        chosen = layer.attention.choose(p, row, keys)
+        return layer.attention.attend(p.query[row], kv.fetch(layer.number, chosen))
 
-    def _embed(self, tokens: Sequence[int] | Tensor) -> Tensor:
-        ids = torch.as_tensor(tokens, dtype=torch.int64)
-        if ids.dim() != 1 or ids.numel() == 0:
-            raise ValueError(f"tokens of shape {tuple(ids.shape)}: give one flat, non-empty sequence")
-        if int(ids.min()) < 0 or int(ids.max()) >= self.config.vocab_size:
-            raise ValueError(
-                f"tokens reach from {int(ids.min())} to {int(ids.max())}: the vocabulary has {self.config.vocab_size}"
-            )
-        return self.weights["model.embed_tokens.weight"][ids]
+    # ---- both
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if int(positions.max()) >= self.config.max_position_embeddings or int(positions.min()) < 0:
-            raise ValueError(
-                f"position {int(positions.max())}: this model ends at {self.config.max_position_embeddings} tokens"
-            )
-        return rotation(positions, self.config.qk_rope_head_dim, self.config.rope_theta, self.config.torch_dtype)
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        ids = torch.tensor(tokens, dtype=torch.int64)
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.config.vocab_size):
+            raise ValueError(f"tokens reach from {int(ids.min())} to {int(ids.max())}: the vocabulary has {self.config.vocab_size}")
+        return ids
 
-    def _norm(self, x: Tensor, layer: int, name: str) -> Tensor:
-        return rms_norm(x, self.weights[f"model.layers.{layer}.{name}.weight"], self.config.rms_norm_eps)
+    def _angles(self, positions: Tensor, end: int) -> Angles:
+        if end > self.config.max_position_embeddings or int(positions.min()) < 0:
+            raise ValueError(f"position {end - 1}: this model ends at {self.config.max_position_embeddings} tokens")
+        return self.config.rope.angles(positions, self.config.qk_rope_head_dim)
 
-    def _after_attention(self, x: Tensor, attended: Tensor, layer: int) -> Tensor:
-        x = x + attended
-        h = self._norm(x, layer, "post_attention_layernorm")
-        return x + (self._dense(h, layer, "mlp") if layer < self.config.first_k_dense_replace else self._mixture(h, layer))
+    def _final_norm(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weights["model.norm.weight"], self.config.rms_norm_eps)
 
-    def _dense(self, h: Tensor, layer: int, name: str) -> Tensor:
-        gate, up, down = (self.weights[f"model.layers.{layer}.{name}.{part}_proj.weight"] for part in ("gate", "up", "down"))
-        return gated_mlp(h, gate, up, down)
+    def _head(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        blocks = [hidden[i : i + ROW_BLOCK] for i in range(0, len(hidden), ROW_BLOCK)]
+        return torch.cat([wide(functional.linear(_eight(b), weight))[: len(b)] for b in blocks] or [wide(hidden).new_zeros(0, len(weight))])
 
-    def _mixture(self, h: Tensor, layer: int) -> Tensor:
-        """Every expert sees every row and the router's weights pick: what a row meets does not depend on its
-        neighbours.
-        """
-        c, prefix = self.config, f"model.layers.{layer}.mlp."
-        affinity = wide(h) @ wide(self.weights[prefix + "gate.weight"]).t()
-        share = affinity.sigmoid() * top_mask(affinity, c.num_experts_per_tok)
-        if c.norm_topk_prob:
-            share = share / (share.sum(-1, keepdim=True) + 1e-20)
-        share = (share * c.routed_scaling_factor).to(h.dtype)
-        gate_up, down = self.weights[prefix + "experts.gate_up_proj"], self.weights[prefix + "experts.down_proj"]
-        out = self._dense(h, layer, "mlp.shared_experts") if c.n_shared_experts else torch.zeros_like(h)
-        for expert in range(c.n_routed_experts):
-            gate, up = gate_up[expert].chunk(2)
-            out = out + share[:, expert, None] * gated_mlp(h, gate, up, down[expert])
-        return out
+    def _mtp(self, name: str) -> Tensor:
+        own = f"model.layers.{self.config.num_hidden_layers}.{name}"
+        return self.weights[own] if own in self.weights else self.weights[MTP_MAY[name]]
+
+    def _joined(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """What the MTP layer takes in: next tokens [n] beside the final hidden states [n, hidden] before them."""
+        eps = self.config.rms_norm_eps
+        token = rms_norm(self._mtp("embed_tokens.weight")[tokens], self._mtp("enorm.weight"), eps)
+        return functional.linear(torch.cat([token, rms_norm(hidden, self._mtp("hnorm.weight"), eps)], -1), self._mtp("eh_proj.weight"))
 
     def _check_views(self, layer: int, end: int, main: Tensor, keys: Tensor) -> None:
         for name, view, width in (("main", main, self.config.main_width), ("indexer", keys, self.config.index_width)):
@@ -168,6 +229,13 @@ class Model:
                     f"layer {layer}: the {name} view is {tuple(view.shape)} {view.dtype}: "
                     f"at least {end} rows of {width} {self.config.torch_dtype} are due"
                 )
+
+
+def _eight(rows: Tensor) -> Tensor:
+    """`rows` [n, ...], n at most eight, and zeros up to eight."""
+    out = rows.new_zeros(ROW_BLOCK, *rows.shape[1:])
+    out[: len(rows)] = rows
+    return out
 
 
 def greedy(logits: Tensor) -> list[int]:

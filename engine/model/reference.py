@@ -15,15 +15,17 @@ from torch import Tensor
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.network import Model, greedy
 
+__all__ = ["ResidentKV", "reference_generate", "reference_prefill"]
+
 
 class ResidentKV:
     """Prefill and decode storage of one request: full tensors per layer, for at most `capacity` tokens."""
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
-        shape = (config.num_hidden_layers, capacity)
+        shape = (config.cache_layers, capacity)
         self.main = torch.zeros(*shape, config.main_width, dtype=config.torch_dtype)
         self.index = torch.zeros(*shape, config.index_width, dtype=config.torch_dtype)
-        self.length = [0] * config.num_hidden_layers
+        self.length = [0] * config.cache_layers
 
     def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
         return self.main[layer], self.index[layer]
@@ -50,7 +52,8 @@ def reference_prefill(model: Model, prompt: Sequence[int], chunk: int, kv: Resid
     if chunk < 1 or not prompt:
         raise ValueError(f"chunk is {chunk} and the prompt has {len(prompt)} tokens: both must be at least 1")
     for start in range(0, len(prompt), chunk):
-        model.prefill_chunk(prompt[start : start + chunk], start, kv)
+        after = prompt[start + chunk] if start + chunk < len(prompt) else 0
+        model.prefill_chunk(prompt[start : start + chunk], start, kv, next_token=after)
 
 
 def reference_generate(model: Model, prompt_tokens: Sequence[int], chunk: int, new_tokens: int) -> tuple[list[int], Tensor]:

@@ -1,0 +1,68 @@
+"""The dense MLP and the mixture of experts.
+
+Rules: a row is added to by the experts that the router gave it, in the order of their numbers, and by no other: what a row meets
+does not depend on its neighbours; experts are ranked by score plus correction and weighed by the score alone; equal ranks go to the
+lowest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tidegate.engine.model.arithmetic import gated_mlp, top_mask, wide
+from tidegate.engine.model.config import ModelConfig
+
+__all__ = ["Dense", "Mixture", "feed_forward"]
+
+
+class Dense:
+    """down(silu(gate x) * up x); weights [inner, hidden], [inner, hidden], [hidden, inner] under `prefix`."""
+
+    def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:
+        self._parts = [weights[f"{prefix}{part}_proj.weight"] for part in ("gate", "up", "down")]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return gated_mlp(x, *self._parts)
+
+
+class Mixture:
+    """Shared experts for every row, routed ones for the rows they are given."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+        self.config = config
+        self.router = wide(weights[prefix + "gate.weight"])
+        self.correction = wide(weights[prefix + "gate.e_score_correction_bias"])
+        self.gate_up, self.down = weights[prefix + "experts.gate_up_proj"], weights[prefix + "experts.down_proj"]
+        self.shared = Dense(weights, prefix + "shared_experts.") if config.n_shared_experts else None
+
+    def shares(self, x: Tensor) -> Tensor:
+        """Weight of every expert for every row, wide [n, experts]; 0 where the row is not given to the expert."""
+        c = self.config
+        score = functional.linear(wide(x), self.router).sigmoid()
+        rank = score + self.correction
+        if c.n_group > 1:
+            groups = rank.view(-1, c.n_group, c.n_routed_experts // c.n_group)
+            kept = top_mask(groups.topk(2, -1).values.sum(-1), c.topk_group)
+            rank = groups.masked_fill(~kept[..., None], -torch.inf).view_as(rank)
+        share = torch.where(top_mask(rank, c.num_experts_per_tok), score, 0.0)
+        if c.norm_topk_prob:
+            share = share / (share.sum(-1, keepdim=True) + 1e-20)
+        return share * c.routed_scaling_factor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        share, out = self.shares(x), torch.zeros_like(x)
+        for expert in (share != 0).any(0).nonzero()[:, 0].tolist():
+            gate, up = self.gate_up[expert].chunk(2)
+            weight = share[:, expert, None]
+            out = torch.where(weight != 0, out + (gated_mlp(x, gate, up, self.down[expert]) * weight).to(x.dtype), out)
+        return out + self.shared(x) if self.shared else out
+
+
+def feed_forward(config: ModelConfig, weights: Mapping[str, Tensor], layer: int) -> Dense | Mixture:
+    """What layer `layer` (from 0) has after its attention."""
+    prefix = f"model.layers.{layer}.mlp."
+    return Dense(weights, prefix) if layer < config.first_k_dense_replace else Mixture(config, weights, prefix)
