@@ -6,6 +6,7 @@ rule and the way out; both workers get the same configuration, so that they agre
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,8 @@ from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
+
+GIB = 1 << 30
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +55,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shared_buffers: int | None = 3  # None: every layer owns its buffer
     independent_layers: tuple[int, ...] | Literal["all"] = (0,)  # numbers from 0; negative ones count from the last
     prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
-    hot_buffer: int = 96
+    max_transfer_blocks: int = 0  # of one copy between a buffer and the pool; 0: no limit
+    max_transfer_bytes: int = 0
+    discard_partial_chunks: bool = False  # save whole blocks only
+    hot_buffer: int = 128
+    host_memory_gib: float = 128.0  # for main KV on Decode
     model: dict[str, int | float | str | bool] = {}
     seed: int = 0
     port: int = 0
@@ -105,6 +112,18 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Blocks in each of Prefill's layer buffers."""
         return self.num_blocks or self.concurrency * -(-self.max_tokens // self.block_size)
 
+    @property
+    def request_bytes(self) -> int:
+        """Host memory that the longest request needs on Decode: its main KV in whole blocks, all layers."""
+        model = self.model_config()
+        blocks = -(-(self.max_tokens + self.new_tokens) // self.block_size)
+        return blocks * self.block_size * model.num_hidden_layers * model.main_width * model.torch_dtype.itemsize
+
+    @property
+    def places(self) -> int:
+        """Requests that have a place on Decode at once: as many as may run, or as the host memory holds."""
+        return min(self.concurrency, int(self.host_memory_gib * GIB // self.request_bytes))
+
     def checked(self) -> RunConfig:
         """Itself, or ConfigError."""
         try:
@@ -137,6 +156,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             limit = model.max_position_embeddings
             rules.append((longest <= limit, f"{longest} tokens in the longest request: the model ends at {limit}"))
             worst = max((t for r in self.requests for t in r.prompt), default=0)
+            if self.block_size >= 1:
+                need, room = self.request_bytes, self.host_memory_gib * GIB
+                rules.append((need <= room, f"the host pool is of {self.host_memory_gib:g} GiB (dram_size_per_dp_GB): one request of "
+                              f"{longest} tokens needs {math.ceil(need / GIB * 1000) / 1000:g} GiB; give at least that"))
             rules.append((worst < model.vocab_size, f"token {worst} is outside the vocabulary of {model.vocab_size}"))
         for good, why in rules:
             if not good:

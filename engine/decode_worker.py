@@ -84,7 +84,7 @@ class DecodeWorker:
         model = self.model.config
         capacity = config.max_tokens + config.new_tokens
         self.pools = {
-            name: RowPool(config.concurrency, model.num_hidden_layers, capacity, width, model.torch_dtype)
+            name: RowPool(config.places, model.num_hidden_layers, capacity, width, model.torch_dtype)
             for name, width in zip(AREAS, (model.main_width, model.index_width), strict=True)
         }
         incarnation = secrets.randbits(62) + 1
@@ -275,7 +275,7 @@ class DecodeWorker:
             "bytes_pulled_main": self.pulled["main"], "bytes_pulled_index": self.pulled["index"],
             "bytes_missed": c.bytes_loaded, "bytes_appended": c.bytes_appended, "hits": c.hits, "misses": c.misses,
             "evictions": c.evictions, "refused": self.owner.refused, "injected": self.faults.injected,
-            "places_free": min(pool.free for pool in self.pools.values()), "places": self.config.concurrency,
+            "places_free": min(pool.free for pool in self.pools.values()), "places": self.config.places,
         })  # fmt: skip
         trace_footer(self.recorder)
         self.recorder.close()

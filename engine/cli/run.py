@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.engine.config import Request, RunConfig
+    from tidegate.engine.config import RunConfig
 
 DEMO_PROMPT = "examples/tide-gates.txt"
 
 
 def command(
     prompt_file: Annotated[Path | None, typer.Option(help="Text file; its bytes are the tokens. Default: an essay.")] = None,
-    prompts: Annotated[int, typer.Option(help="Requests at once: the file, and parts of it that begin later.")] = 2,
+    prompts: Annotated[
+        int, typer.Option(help="Requests at once: the file; less than a block of it; a block; then the file from later on.")
+    ] = 3,
     new_tokens: Annotated[int, typer.Option(help="Tokens to generate for each request.")] = 16,
-    chunk: Annotated[int, typer.Option(help="Tokens of one prefill chunk.")] = 512,
-    shared_buffers: Annotated[int, typer.Option(help="Layer buffers that the sharing layers reuse.")] = 3,
+    config: Annotated[Path | None, typer.Option(help="JSON file of both instances (docs/configuration.md). Default: the demo.")] = None,
+    chunk: Annotated[int | None, typer.Option(help="Tokens of one prefill chunk. [demo: 512]")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens of a KV block. [demo: 64]")] = None,
+    shared_buffers: Annotated[int | None, typer.Option(help="Layer buffers that the sharing layers reuse. [demo: 3]")] = None,
     independent_layers: Annotated[
-        str, typer.Option(help="Layers with a buffer of their own: numbers such as 0,-1; all; none.")
-    ] = "0",
-    hot_buffer: Annotated[int, typer.Option(help="Rows of a layer's hot buffer; at least the model's index_topk.")] = 96,
+        str | None, typer.Option(help="Layers with a buffer of their own: numbers such as 0,-1; all; none. [demo: 0]")
+    ] = None,
+    prefetch_layers: Annotated[int | None, typer.Option(help="Layers loaded ahead; below the shared buffers. [demo: 1]")] = None,
+    hot_buffer: Annotated[int | None, typer.Option(help="Rows of a layer's hot buffer; at least index_topk. [demo: 128]")] = None,
+    host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
+    check_mode: Annotated[bool, typer.Option("--check-mode", help="Allow dtypes that are for checks of arithmetic only.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
     layers: Annotated[int, typer.Option(help="Layers of the small seeded model.")] = 8,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float32 or float64.")] = "bfloat16",
     seed: Annotated[int, typer.Option(help="Seed of the model's weights.")] = 0,
     read_lease: Annotated[float, typer.Option(help="Seconds after which Prefill may revoke a read; 0: never.")] = 0.0,
-    port: Annotated[int, typer.Option(help="Decode's control port; 0: any free one.")] = 0,
+    port: Annotated[int | None, typer.Option(help="Decode's control port; 0: any free one. [demo: 0]")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the run's trace into this new folder.")] = None,
 ) -> None:
     """Prefill in one process, decode in another, and compare every token and logit.
@@ -37,56 +45,56 @@ def command(
 
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
-    from tidegate.engine.config import ConfigError, RunConfig
+    from tidegate.engine.errors import ConfigError
+    from tidegate.engine.run_options import prompts_of, run_config, run_settings
+    from tidegate.engine.settings import read_settings
 
     try:
-        requests = _requests(prompt_file, prompts)
-        config = RunConfig(
-            requests=requests, new_tokens=new_tokens, chunk=chunk, shared_buffers=shared_buffers,
-            independent_layers=_layer_numbers(independent_layers), hot_buffer=hot_buffer,
-            model={"num_hidden_layers": layers, "dtype": dtype}, seed=seed, port=port, read_lease=read_lease,
-            concurrency=max(1, prompts), trace=str(trace or ""),
-        ).checked()  # fmt: skip
-        _free(port)
+        given = {
+            "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device,
+            "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
+            "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--port": port,
+        }  # fmt: skip
+        options = {name: value for name, value in given.items() if value is not None}
+        settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
+        requests = prompts_of(_tokens(prompt_file), prompts, settings.prefill.block_size)
+        run = run_config(
+            settings, requests, new_tokens=new_tokens, model={"num_hidden_layers": layers}, seed=seed, read_lease=read_lease,
+            trace=str(trace or ""),
+        )  # fmt: skip
+        _free(run.port)
         if trace is not None:
             _new_folder(trace)
     except ConfigError as error:
         typer.echo(f"tidegate run: {error}", err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(_run(config))
+    raise typer.Exit(_run(run))
 
 
-def _layer_numbers(text: str) -> tuple[int, ...] | Literal["all"]:
-    from tidegate.engine.config import ConfigError
-
-    if text in ("all", "none", ""):
-        return "all" if text == "all" else ()
+def _layer_numbers(text: str | None) -> Any:
+    """What the key takes: a list of numbers, or "all"; other text as it is, to be refused by the key's rule."""
+    if text is None or text == "all":
+        return text
     try:
-        return tuple(int(one) for one in text.split(","))
+        return [int(one) for one in text.split(",")] if text != "none" else []
     except ValueError:
-        raise ConfigError(f"independent layers is {text!r}: give numbers such as 0,-1, or all, or none") from None
+        return text
 
 
-def _requests(prompt_file: Path | None, prompts: int) -> tuple[Request, ...]:
-    """Request i reads the file from byte 37 * i on, so that the prompts differ."""
-    from tidegate.engine.config import ConfigError, Request
+def _tokens(prompt_file: Path | None) -> bytes:
+    from tidegate.engine.errors import ConfigError
 
     path = prompt_file or Path(__file__).resolve().parents[2] / DEMO_PROMPT
-    if prompts < 1:
-        raise ConfigError(f"prompts is {prompts}: at least 1")
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"prompt file {path}: {error.strerror}; give a readable file with --prompt-file") from None
-    if not data:
-        raise ConfigError(f"prompt file {path} is empty: a prompt has at least one byte")
-    return tuple(Request(f"request-{i + 1}", tuple(data[min(37 * i, len(data) - 1) :])) for i in range(prompts))
 
 
 def _free(port: int) -> None:
     import socket
 
-    from tidegate.engine.config import ConfigError
+    from tidegate.engine.errors import ConfigError
 
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -97,7 +105,7 @@ def _free(port: int) -> None:
 
 
 def _new_folder(path: Path) -> None:
-    from tidegate.engine.config import ConfigError
+    from tidegate.engine.errors import ConfigError
 
     try:
         path.mkdir(parents=True, exist_ok=True)

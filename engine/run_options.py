@@ -1,0 +1,130 @@
+"""From a configuration file and the options of `tidegate run` to what the workers are told.
+
+Rules: an option is another name for a key of `settings` and passes that key's checks; an option wins over the file; what is given
+nowhere is the demo's; nothing is refused later that can be refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidegate.engine.config import Request, RunConfig
+from tidegate.engine.errors import ConfigError
+from tidegate.engine.keys import checked_value, refuse
+from tidegate.engine.refusals import SETTINGS_RULES
+from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, StoreExtra, parse_settings
+
+__all__ = ["DEFAULTS", "OPTIONS", "Option", "prompts_of", "run_config", "run_settings"]
+
+DEFAULTS: dict[str, Any] = {
+    "prefill": {
+        "block_size": 64, "enforce_eager": True,
+        "kv_transfer_config": {
+            "kv_connector": "MultiConnector", "kv_role": "kv_producer",
+            "kv_connector_extra_config": {"connectors": [
+                {"kv_connector": "SfaRemoteD2HConnector", "kv_connector_extra_config": {"transfer_backend": "shm"}},
+                {"kv_connector": "AscendStoreConnector", "kv_connector_extra_config": {
+                    "backend": "local", "use_layerwise": True, "layerwise_num_shared_buffers": 3,
+                    "layerwise_independent_layers": [0]}},
+            ]},
+        },
+    },
+    "decode": {
+        "block_size": 64,
+        "kv_transfer_config": {
+            "kv_connector": "SfaRemoteD2HConnector", "kv_role": "kv_consumer",
+            "kv_connector_extra_config": {"transfer_backend": "shm"},
+        },
+        "additional_config": {"sparse_kv_offload_config": {"enabled": True, "topk_buffer_size": 128}},
+    },
+}  # fmt: skip
+"""What `tidegate run` does without a file: the demo. examples/run.json is the same."""
+
+
+class Option(NamedTuple):
+    """The key that an option of `tidegate run` sets (on both sides, if it is an instance's)."""
+
+    kind: type[msgspec.Struct]
+    key: str
+
+
+OPTIONS = {
+    "--chunk": Option(Instance, "max_num_batched_tokens"),
+    "--block-size": Option(Instance, "block_size"),
+    "--kv-dtype": Option(Instance, "dtype"),
+    "--device": Option(Instance, "device"),
+    "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
+    "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
+    "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
+    "--hot-buffer": Option(SparseConfig, "topk_buffer_size"),
+    "--host-memory": Option(SparseConfig, "dram_size_per_dp_GB"),
+    "--port": Option(Connector, "kv_port"),
+}
+
+
+def run_settings(file: Mapping[str, Any] | None, options: Mapping[str, Any], *, check_mode: bool = False) -> Settings:
+    """The settings of `file` (plain data; None: DEFAULTS) with `options` (name -> value, those given only), checked. ConfigError."""
+    settings = parse_settings(DEFAULTS if file is None else file)
+    for name, value in options.items():
+        settings = _set(settings, name, value)
+    if check_mode:
+        settings = msgspec.structs.replace(settings, check_mode=True)
+    refuse(settings, SETTINGS_RULES)
+    return settings
+
+
+def _set(s: Settings, option: str, given: Any) -> Settings:
+    kind, key = OPTIONS[option]
+    change = {key: checked_value(kind, key, given, option)}
+    replace = msgspec.structs.replace
+    if kind is Instance:
+        return replace(s, prefill=replace(s.prefill, **change), decode=replace(s.decode, **change))
+    if kind is StoreExtra:
+        if s.source.store is None:
+            raise ConfigError(f"{option} is given and prefill has no AscendStoreConnector: add it, or leave {option} out")
+        return replace(s, source=replace(s.source, store=replace(s.store, **change)))
+    if kind is Connector:
+        return replace(s, target=replace(s.target, port=change["kv_port"]))
+    additional = replace(s.decode.additional_config, sparse_kv_offload_config=replace(s.sparse, **change))
+    return replace(s, decode=replace(s.decode, additional_config=additional))
+
+
+def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -> RunConfig:
+    """What the workers are told: `settings` flattened, and `rest` (other fields of RunConfig) as it is. ConfigError."""
+    p, store = settings.prefill, settings.store
+    return RunConfig(**(rest | {
+        "requests": requests,
+        "model": rest.get("model", {}) | {"dtype": p.dtype},
+        "chunk": p.max_num_batched_tokens,
+        "block_size": p.block_size,
+        "num_blocks": p.num_gpu_blocks_override or 0,
+        "shared_buffers": store.layerwise_num_shared_buffers,
+        "independent_layers": store.layerwise_independent_layers,
+        "prefetch_layers": store.layerwise_prefetch_layers,
+        "max_transfer_blocks": store.layerwise_max_transfer_blocks,
+        "max_transfer_bytes": store.layerwise_max_transfer_bytes,
+        "discard_partial_chunks": store.discard_partial_chunks,
+        "hot_buffer": settings.sparse.topk_buffer_size,
+        "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
+        "port": settings.target.port,
+        "concurrency": settings.decode.max_num_seqs or max(1, len(requests)),
+    })).checked()  # fmt: skip
+
+
+def prompts_of(tokens: Sequence[int], count: int, block_size: int) -> tuple[Request, ...]:
+    """`count` different prompts of one text: all of it; a part shorter than a block; exactly a block; then all but 37, 74, ... tokens.
+
+    ConfigError for a text that has no token, and for no prompt.
+    """
+    if count < 1:
+        raise ConfigError(f"--prompts is {count}: give at least 1")
+    if not tokens:
+        raise ConfigError("the prompt file is empty: a prompt has at least one token")
+    short, whole = max(1, block_size * 5 // 8), len(tokens)
+    lengths = [whole, short, block_size] + [max(1, whole - 37 * extra) for extra in range(1, count - 2)]
+    firsts = [0, 101, 211] + [37 * extra for extra in range(1, count - 2)]
+    spans = [(min(first, max(0, whole - length)), length) for first, length in zip(firsts, lengths, strict=True)]
+    return tuple(Request(f"request-{n}", tuple(tokens[at : at + length])) for n, (at, length) in enumerate(spans[:count], 1))
