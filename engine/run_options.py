@@ -41,7 +41,7 @@ DEFAULTS: dict[str, Any] = {
         "additional_config": {"sparse_kv_offload_config": {"enabled": True, "topk_buffer_size": 128}},
     },
 }  # fmt: skip
-"""What `tidegate run` does without a file: the demo. examples/run.json is the same."""
+"""What `tidegate run` does without a file: the demo.  `tidegate config --example` prints it."""
 
 
 class Option(NamedTuple):

@@ -106,7 +106,7 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True):
     kv_connector: Annotated[str, Key(f"{MULTI}, {STORE} or {REMOTE}")] = ""
     kv_role: Annotated[str, Key("kv_producer for Prefill, kv_consumer for Decode; an entry of MultiConnector may leave it out",
                                 good=_only("", "kv_producer", "kv_consumer", "kv_both"))] = ""  # fmt: skip
-    kv_port: Annotated[int, Key("Decode's control port, 1 to 65535; 0 for any free one", "-",
+    kv_port: Annotated[int, Key("Decode's control port, 1 to 65535; 0 for any free one", "required on Decode",
                                 lambda value: 0 <= value < 65536)] = 0  # fmt: skip
     engine_id: Annotated[str, Key("any name; left out: one is made")] = ""
     kv_load_failure_policy: Annotated[str, Key("must be `fail`: a request whose KV cannot be loaded fails", good=_only("fail"))] = "fail"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import typer
 
-from tidegate.engine.cli import check, draw, gen, run, sim, trace
+from tidegate.engine.cli import check, config, draw, gen, run, sim, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
+app.command("config")(config.command)
 app.command("draw")(draw.command)
 app.command("gen")(gen.command)
 app.command("run")(run.command)

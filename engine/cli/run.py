@@ -49,12 +49,12 @@ def command(
     from tidegate.engine.run_options import prompts_of, run_config, run_settings
     from tidegate.engine.settings import read_settings
 
+    given = {
+        "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
+        "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
+        "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory,
+    }  # fmt: skip
     try:
-        given = {
-            "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device,
-            "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
-            "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--port": port,
-        }  # fmt: skip
         options = {name: value for name, value in given.items() if value is not None}
         settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
         requests = prompts_of(_tokens(prompt_file), prompts, settings.prefill.block_size)
@@ -68,6 +68,9 @@ def command(
     except ConfigError as error:
         typer.echo(f"tidegate run: {error}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("tidegate run: interrupted; nothing was started", err=True)
+        raise typer.Exit(130) from None
     raise typer.Exit(_run(run))
 
 

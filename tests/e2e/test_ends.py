@@ -100,45 +100,6 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     assert not left(tmp_path)
 
 
-BAD = {
-    "chunk is 0": ["--chunk", "0"],
-    "hot buffer is 3 rows": ["--hot-buffer", "3"],
-    "shared_buffers is 0": ["--shared-buffers", "0"],
-    "independent_layers names [9]": ["--independent-layers", "9"],
-    "prompts is 0": ["--prompts", "0"],
-    "new tokens is 0": ["--new-tokens", "0"],
-    "dtype is 'float8'": ["--dtype", "float8"],
-    "port is 70000": ["--port", "70000"],
-    "prompt file /nowhere": ["--prompt-file", "/nowhere"],
-    "trace folder /proc/x": ["--trace", "/proc/x"],
-    "read lease is -1": ["--read-lease", "-1"],
-}
-
-
-EACH = """
-import sys
-from typer.testing import CliRunner
-from tidegate.engine.cli import app
-for args in eval(sys.stdin.read()):
-    r = CliRunner().invoke(app, ["run", *args])
-    print(r.exit_code, r.output.strip().replace(chr(10), "|"))
-"""
-
-
-def test_bad_values_are_one_line_that_names_value_rule_and_way_out(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.touch()
-    cases = BAD | {"is empty": ["--prompt-file", str(empty)]}
-    done = subprocess.run([sys.executable, "-c", EACH], input=repr(list(cases.values())), capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(cases), done.stderr
-    for expected, line in zip(cases, lines, strict=True):
-        assert line.startswith("2 tidegate run: "), line
-        assert expected in line
-        assert "Traceback" not in line
-        assert "|" not in line, line
-
-
 def test_a_port_in_use_is_named() -> None:
     import socket
 
