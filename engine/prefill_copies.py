@@ -17,7 +17,7 @@ from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import OnOutcome, Outcome, Work
 from tidegate.engine.pool_file import FilePool, Key, PoolError
 from tidegate.engine.slots import SharedMemory
-from tidegate.protocol.messages import TransferId
+from tidegate.protocol.messages import Start, TransferId
 
 __all__ = ["PoolCopies"]
 
@@ -39,6 +39,16 @@ class PoolCopies:
     ) -> None:  # fmt: skip
         self.pool, self.memory, self.blocks, self.layers, self._span, self._post = pool, memory, blocks, layers, span, post
         self.bytes_saved = self.bytes_loaded = 0
+
+    def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
+        """This pool's objects belong to one run each, so it backs nothing."""
+        return 0
+
+    def fill(self, step: TransferId, work: Work, first: int, end: int, on_end: OnEnd) -> None:
+        raise PoolError(f"{step}: nothing was backed")
+
+    def end(self, run: int) -> None:
+        """Nothing was pinned."""
 
     def rows(self, run: int, slot: int, chunk: int) -> list[Tensor]:
         """Views of the rows of a chunk as they lie in a slot."""

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
@@ -90,6 +91,19 @@ class PrefillCore:
         slot = self.session.plan.slot_of(step.layer)
         return Claimed(slot, self.session.slots[slot].epoch)
 
+    def fill(self, step: TransferId, at: Claimed, first: int, end: int) -> Future[Outcome]:
+        """Have the backed rows [first, end) of `step` copied into its slot; the outcome, once that has stopped."""
+        filled: Future[Outcome] = Future()
+
+        def ended(step: TransferId, outcome: Outcome) -> None:
+            self.times.load += outcome.seconds
+            if not outcome.ok:
+                self._say(f"the pool could not give {step} what it had: {outcome.reason}; the run waits for Decode to give it up")
+            filled.set_result(outcome)
+
+        self.copies.fill(step, Work(*at, labels(step)), first, end, ended)
+        return filled
+
     def written(self, step: TransferId) -> None:
         """The rows of `step` are in its slot: publish and save them; RunOver if its run has failed."""
         self._need_writable(step)
@@ -154,6 +168,8 @@ class PrefillCore:
             self.copies.remove(run, spoilt)
             for block in () if run in self._queued else self.blocks.of(run):
                 self.failed_blocks.put(block)
+        if run not in self._queued:
+            self.copies.end(run)
         self.ended.put((run, verdict, reason))
         self.links.ended(run, verdict, reason)
 
@@ -218,8 +234,9 @@ class PrefillCore:
                 self._queued.discard(run)
         for run in self.blocks.admitted():
             self._queued.remove(run)
-            start = self.session.starts[run]
-            self.ready_runs.put(Run(run, start, self.session.runs[run].chunks, self.blocks.of(run)))
+            start, blocks = self.session.starts[run], self.blocks.of(run)
+            backed = self.copies.begin(run, start, blocks)
+            self.ready_runs.put(Run(run, start, self.session.runs[run].chunks, blocks, backed))
         for run in self._queued - self._told:
             self._say(self.blocks.why(run))
         self._told = set(self._queued)

@@ -6,9 +6,12 @@
     while (run := engine.next_run()) is not None:
         for chunk in range(1, run.chunks + 1):
             step = engine.start(run, chunk)
+            if step.begin == step.end:                      # the pool has all of it, from an earlier request
+                engine.copy_step()
+                continue
             for layer in range(plan.layers):
                 place = engine.wait_for_layer(layer)    # the slot is ours and holds the earlier chunks' rows
-                ...                                     # write rows [step.first, step.end) into place.views
+                ...                                     # write rows [step.begin, step.end) into place.views
                 engine.kv_written(layer)                # the gate closes; saved and published from here on
                 ...                                     # attention
                 engine.layer_done(layer)                # attention needs the slot no more
@@ -160,7 +163,7 @@ class PrefillEngine:
         return self._step
 
     def wait_for_layer(self, layer: int) -> Place:
-        """Block until the slot of `layer` (from 0) may be written and holds the rows of the earlier chunks.
+        """Block until the slot of `layer` (from 0) may be written and holds the rows of all tokens before `Step.begin`.
 
         RunOver if the run has failed, and then everything that was queued for it has ended; ValueError for another layer than the next.
         """
@@ -169,13 +172,14 @@ class PrefillEngine:
         try:
             self.owner.ask(partial(self.core.want, step)).wait()
             self._at = self.owner.ask(partial(self.core.claimed, step))
+            trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
+            self._fill(step)
         except RunOver:
             self._abandon()
             raise
         self.core.times.blocked += time.monotonic() - began
         self.core.times.gates += 1
         self._phase = "claimed"
-        trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
         views = {area.name: self.memory.view(self._at.slot, area.name) for area in self.memory.layout.areas_of(self._at.slot)}
         return Place(*self._at, self._now.run.blocks, views)
 
@@ -198,6 +202,15 @@ class PrefillEngine:
         step = self._expect(layer, "written")
         self._layer, self._phase = layer + 1, "done"
         self._after_compute(partial(self._attended, step, self._at, self._where()))
+
+    def copy_step(self) -> None:
+        """Do the whole step, for which nothing is to be computed.  RunOver as `wait_for_layer`."""
+        if self._now.begin < self._now.end:
+            raise ValueError(f"tokens {self._now.begin}..{self._now.end} of {self._name()} are in no pool: compute them")
+        for layer in range(self.plan.layers):
+            self.wait_for_layer(layer)
+            self.kv_written(layer)
+            self.layer_done(layer)
 
     def wait_for_save(self) -> None:
         """Block until every save of the present step has ended, well or badly.  Not needed for anybody's safety."""
@@ -250,6 +263,14 @@ class PrefillEngine:
         """The blocks of the step's rows, and its tokens."""
         now, size = self._now, self.blocks.block_size
         return now.run.blocks[now.first // size : -(-now.end // size)], now.first, now.end
+
+    def _fill(self, step: TransferId) -> None:
+        """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
+        if self._now.first < self._now.begin:
+            fill = partial(self.core.fill, step, self._at, self._now.first, self._now.begin)
+            outcome = self.owner.ask(fill).result()
+            if not outcome.ok:
+                raise RunOver(f"{self._name()}: {outcome.reason}")
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""

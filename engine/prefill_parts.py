@@ -24,21 +24,32 @@ class RunOver(Exception):
 
 
 class Run(NamedTuple):
-    """A run that has its blocks.  nonce: its name; blocks: ids, in the order of its tokens, the same in every slot."""
+    """A run that has its blocks.
+
+    nonce: its name; blocks: ids, in the order of its tokens, the same in every slot; backed: tokens of its prompt whose rows the pool
+    has from earlier requests, and the engine copies.
+    """
 
     nonce: int
     start: Start
     chunks: int
     blocks: tuple[int, ...]
+    backed: int = 0
 
 
 class Step(NamedTuple):
-    """One chunk of a run: tokens [first, end) of its prompt are to be computed, through every layer."""
+    """One chunk of a run, tokens [first, end) of its prompt: those from `begin` on are to be computed, through every layer; the rows
+    of those before it are copied by the engine.
+    """
 
     run: Run
     chunk: int
     first: int
     end: int
+
+    @property
+    def begin(self) -> int:
+        return min(max(self.first, self.run.backed), self.end)
 
 
 class Claimed(NamedTuple):
@@ -53,7 +64,7 @@ class Place(NamedTuple):
 
     views: name of each array of the slot ("main", "index", ...) -> [num_blocks, block_size, width] of its dtype, over the slot itself;
     token t of the prompt is row t % block_size of block `blocks[t // block_size]`.  blocks: the run's.  Valid from `wait_for_layer`
-    to `layer_done`: rows before `Step.first` hold the earlier chunks and are read only; rows from `Step.end` on are anybody's.
+    to `layer_done`: rows before `Step.begin` are there already and are read only; rows from `Step.end` on are anybody's.
     """
 
     slot: int
@@ -87,17 +98,31 @@ class Links(Protocol):
 
 
 class Copies(Protocol):
-    """The host KV pool as a run sees it.  Each call of load and save ends with one call of on_end, when the copy has stopped."""
+    """The host KV pool as runs see it; owner's thread.  Each load, save and fill ends with one on_end, when the copy has stopped."""
 
-    def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None: ...
+    def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
+        """The run has its blocks: pin what the pool has of its prompt; how many tokens that backs, at least one fewer than there are."""
 
-    def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None: ...
+    def fill(self, step: TransferId, work: Work, first: int, end: int, on_end: OnEnd) -> None:
+        """Copy the backed rows [first, end) of the step's layer into the slot; a computation to the protocol."""
 
-    def finish(self, run: int, chunk: int) -> None: ...
+    def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
+        """Copy the layer's rows of the run's earlier chunks into the slot."""
 
-    def remove(self, run: int, chunks: Sequence[int]) -> None: ...
+    def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
+        """Copy the step's rows out of the slot."""
 
-    def close(self) -> None: ...
+    def finish(self, run: int, chunk: int) -> None:
+        """All layers of the chunk are saved."""
+
+    def remove(self, run: int, chunks: Sequence[int]) -> None:
+        """These chunks of a failed run are not whole and will not be."""
+
+    def end(self, run: int) -> None:
+        """The run is over: unpin what `begin` pinned, once no copy of it is under way."""
+
+    def close(self) -> None:
+        """Let every copy end."""
 
 
 @dataclass(slots=True)

@@ -76,8 +76,11 @@ class PrefillWorker:
     def _prefill(self, run: Run) -> None:
         for chunk in range(1, run.chunks + 1):
             step = self.engine.start(run, chunk)
-            kv = SlotKV(self.engine, step, self.faults.attend_delay)
-            self.model.prefill_chunk(run.start.prompt[step.first : step.end], step.first, kv)
+            if step.begin == step.end:
+                self.engine.copy_step()
+            else:
+                kv = SlotKV(self.engine, step, self.faults.attend_delay)
+                self.model.prefill_chunk(run.start.prompt[step.begin : step.end], step.begin, kv)
             self.parent.say("progress", text=f"prefill {run.start.request}: chunk {chunk} of {run.chunks}")
 
     def _close(self) -> None:

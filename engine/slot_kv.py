@@ -32,7 +32,7 @@ class SlotKV:
         return self._flat["main"], self._flat["index"]
 
     def kv_written(self, layer: int) -> None:
-        for page, rows in self._pieces(self._step.first):
+        for page, rows in self._pieces(self._step.begin):
             page.copy_(rows)
         self._engine.kv_written(layer)
         if delay := self._delay(layer + 1, self._step.chunk):

@@ -33,6 +33,7 @@ class Rig:
         slots = [self.plan.slot_of(layer) for layer in range(1, LAYERS + 1)]
         self.memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=blocks, block_size=BLOCK))
         self.said, self.style, self.attention = queue.SimpleQueue(), style, lambda layer, chunk: None
+        self.computed = 0  # rows
         self.compute = options.get("compute")
         self.engine = engine = PrefillEngine(
             self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, faults=Injector(specs), say=self.said.put,
@@ -60,10 +61,11 @@ class Rig:
             pass
 
     def write(self, place, layer, step):
+        self.computed += step.end - step.begin
         for name, view in place.views.items():
-            rows = pattern(layer, step.first, step.end, WIDTHS[name])
-            for token in range(step.first, step.end):
-                view[place.blocks[token // BLOCK], token % BLOCK] = rows[token - step.first]
+            rows = pattern(layer, step.begin, step.end, WIDTHS[name])
+            for token in range(step.begin, step.end):
+                view[place.blocks[token // BLOCK], token % BLOCK] = rows[token - step.begin]
 
     def attend(self, place, layer, step):
         self.attention(layer, step.chunk)
@@ -86,6 +88,9 @@ class Rig:
     def prefill(self, run):
         for chunk in range(1, run.chunks + 1):
             step = self.engine.start(run, chunk)
+            if step.begin == step.end:
+                self.engine.copy_step()
+                continue
             for layer in range(LAYERS):
                 self.layer(layer, step)
 
@@ -200,6 +205,84 @@ def test_poison_shows_a_load_that_moved_nothing(tmp_path, poison):
         with pytest.raises(AssertionError, match="chunk 2 layer 1 main"):
             rig.prefill(run)
         assert all((view[run.blocks[0]] == -1).all() for view in [rig.memory.view(rig.plan.slot_of(2), "main")])
+
+
+class Backed(PoolCopies):
+    """Has the first `tokens` tokens of every prompt; a fill of `bad` (chunk, layer) fails."""
+
+    def __init__(self, *arguments, tokens, bad=None, **options):
+        super().__init__(*arguments, **options)
+        self.tokens, self.bad, self.ended, self.stream = tokens, bad, [], CpuStream("fills")
+
+    def begin(self, run, start, blocks):
+        return min(self.tokens, start.tokens - 1)
+
+    def fill(self, step, work, first, end, on_end):
+        views = self.memory.token_views(work.slot, self.blocks.holding(step.run, first, end), first, end)
+        counts = [len(view) for view in views[: len(views) // 2]]
+        rows = [piece for width in WIDTHS.values() for piece in pattern(step.layer - 1, first, end, width).split(counts)]
+        ok = (step.chunk, step.layer) != self.bad
+
+        def copy():
+            for view, piece in zip(views, rows, strict=True):
+                view.copy_(piece)
+            self._post(lambda: on_end(step, Outcome(ok, True, "" if ok else "no such object", seconds=0.01)))
+
+        self.stream.run(copy)
+
+    def end(self, run):
+        self.ended.append(run)
+
+    def close(self):
+        self.stream.close()
+        super().close()
+
+
+def backed(rig, **options):
+    core, owner = rig.engine.core, rig.engine.owner
+    copies = Backed(rig.pool, rig.memory, rig.engine.blocks, layers=LAYERS, span=core.span, post=owner.post, **options)
+    rig.engine.attach(copies=copies, links=rig.engine.core.links)
+    return copies
+
+
+@pytest.mark.parametrize("tokens", [16, 48, 64, 96, 200])
+def test_what_the_pool_has_is_copied_and_not_computed(tmp_path, tokens):
+    with opened(tmp_path / "pool") as rig:
+        copies = backed(rig, tokens=tokens)
+        rig.inbox.ask("a", LONG)
+        run = rig.engine.next_run()
+        rig.prefill(run)
+        assert rig.outcome() == ("a", "")
+        assert rig.computed == (LONG - min(tokens, LONG - 1)) * LAYERS
+    assert copies.ended == [run.nonce]
+    assert rig.stats["slots_free"] == 3
+
+
+def test_a_run_whose_backing_fails_is_given_up_and_the_next_one_goes_on(tmp_path):
+    with opened(tmp_path / "pool") as rig:
+        backed(rig, tokens=64, bad=(2, 3))
+        rig.inbox.ask("a", LONG)
+        run = rig.engine.next_run()
+        with pytest.raises(RunOver, match=f"run {run.nonce} chunk 2 layer 2: no such object"):
+            rig.prefill(run)
+        rig.hears("waits for Decode to give it up")
+        rig.inbox.owner.post(lambda: rig.inbox._do(rig.inbox.session.abort(next(iter(rig.inbox.places)), "too slow")))
+        assert rig.outcome() == ("a", "too slow")
+        rig.engine.core.copies.bad = None
+        rig.inbox.ask("b", LONG)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("b", "")
+    assert rig.stats["slots_free"] == 3
+
+
+def test_a_step_that_is_to_be_computed_is_not_copied(tmp_path):
+    with opened(tmp_path / "pool") as rig:
+        backed(rig, tokens=16)
+        rig.inbox.ask("a", CHUNK)
+        run = rig.engine.next_run()
+        rig.engine.start(run, 1)
+        with pytest.raises(ValueError, match=r"tokens 16\.\.48 of run \d+ chunk 1 layer 0 are in no pool: compute them"):
+            rig.engine.copy_step()
 
 
 def test_a_failed_run_says_so_and_leaves_nothing_behind(tmp_path):
