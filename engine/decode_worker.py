@@ -23,7 +23,7 @@ from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.decode_peer import PEER, Peer, region
 from tidegate.engine.faults import Injector
-from tidegate.engine.hot_buffer import Counts, SparseKV
+from tidegate.engine.hot_buffer import Counts, HotRows, SparseKV
 from tidegate.engine.model import Model, greedy
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part, ShmPull
@@ -64,10 +64,10 @@ class Active:
 class Running:
     """A scheduled attempt and its rows behind hot buffers; the decoding thread alone touches it until it is finished."""
 
-    def __init__(self, active: Active, hot: int, counts: Counts) -> None:
+    def __init__(self, active: Active, hot: HotRows, counts: Counts) -> None:
         self.active = active
         main, index = (active.places[name] for name in AREAS)
-        self.kv = SparseKV(main, index, len(active.request.prompt), hot, counts)
+        self.kv = SparseKV(main, index, len(active.request.prompt), hot, active.attempt, counts)
 
     def next(self) -> tuple[int, int, SparseKV]:
         """(token, position, rows) of the next step; the first runs the last token of the prompt again."""
@@ -87,6 +87,7 @@ class DecodeWorker:
             name: RowPool(config.places, model.num_hidden_layers, capacity, width, model.torch_dtype)
             for name, width in zip(AREAS, (model.main_width, model.index_width), strict=True)
         }
+        self.hot = HotRows(config.concurrency, model.num_hidden_layers, config.hot_buffer, model.main_width, model.torch_dtype)
         incarnation = secrets.randbits(62) + 1
         self.recorder = self._recorder(incarnation)
         self.faults = Injector(config.decode_faults)
@@ -135,7 +136,7 @@ class DecodeWorker:
             one = self.complete.get()
             if one is None:
                 return None
-            more.append(Running(one, self.config.hot_buffer, self.counts))
+            more.append(Running(one, self.hot, self.counts))
         return more
 
     def _step(self, running: list[Running]) -> list[Running]:

@@ -11,6 +11,10 @@ import threading
 
 import torch
 
+from tidegate.kernels import append_rows
+
+__all__ = ["Place", "RowPool"]
+
 
 class RowPool:
     """`places` places for requests of at most `capacity` tokens: one row of `width` elements per token and layer.
@@ -54,6 +58,10 @@ class Place:
     def __init__(self, pool: RowPool, number: int) -> None:
         self.pool, self.number = pool, number
         self.rows = pool.memory[number]
+
+    def append(self, layer: int, position: int, row: torch.Tensor) -> None:
+        """Write one token's `row` [width] of `layer`; ValueError, with nothing written, for a position outside the place."""
+        append_rows([self.rows[layer]], torch.tensor([position]), [row[None]])
 
     def byte_range(self, layer: int, first: int, count: int) -> tuple[int, int]:
         """(offset, length) in the pool's memory of tokens first..first + count of `layer`; ValueError outside the

@@ -1,39 +1,26 @@
-"""Copies byte ranges between two host buffers.
+"""Copies byte ranges (blocks of a layer) between two buffers.
 
 Rules: every range is checked in 64 bits against both buffers before the first byte moves, so a bad range moves nothing;
 ranges are copied in order and neighbours that continue each other on both sides become one copy; the two buffers must not
-share memory; the native path releases the GIL (ctypes does), the fallback gives the same bytes and the same run count.
+share memory; the native path releases the GIL, the fallback gives the same bytes and the same number of copies.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-import tidegate.kernels
+from tidegate.kernels.dispatch import native_for
+
+__all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_ranges"]
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
-LIBRARY = "libtg_kernels.so"
-
-
-@cache
-def native_library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where the install found no C++ compiler."""
-    for folder in tidegate.kernels.__path__:  # an editable install has two: the sources, and where CMake installed
-        path = Path(folder) / LIBRARY
-        if path.exists():
-            library = ctypes.CDLL(str(path))
-            library.tg_copy_ranges.restype = ctypes.c_int64
-            library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
-            return library
-    return None
 
 
 def as_bytes(buffer: Any, *, writable: bool = False) -> Bytes:
@@ -41,9 +28,7 @@ def as_bytes(buffer: Any, *, writable: bool = False) -> Bytes:
 
     Raises ValueError where the memory is not contiguous, not on the host, or read-only although it is to be written.
     """
-    if hasattr(buffer, "untyped_storage"):  # a torch tensor, recognised without importing torch
-        import torch
-
+    if isinstance(buffer, Tensor):
         if buffer.device.type != "cpu":
             raise ValueError(f"buffer is on {buffer.device}: only host memory can be copied here; move it with .cpu() first")
         if not buffer.is_contiguous():
@@ -102,34 +87,48 @@ def _column(name: str, values: Sequence[int] | Offsets) -> Offsets:
 
 
 def copy_ranges(
-    dst: Any, src: Any, dst_off: Sequence[int] | Offsets, src_off: Sequence[int] | Offsets, length: Sequence[int] | Offsets
+    dst: Any,
+    src: Any,
+    dst_off: Sequence[int] | Offsets,
+    src_off: Sequence[int] | Offsets,
+    length: Sequence[int] | Offsets,
+    *,
+    threads: int = 1,
 ) -> int:
     """Copy `length[i]` bytes from `src[src_off[i]:]` to `dst[dst_off[i]:]` for each i; the number of copies, after coalescing.
 
-    dst and src: host buffers that share no memory.  Raises ValueError, with nothing copied, for a range that leaves either.
+    dst and src: contiguous torch tensors of any device, or other host buffers; they share no memory.  Offsets and lengths are
+    in bytes.  threads: the most that may copy; where ranges overlap in dst, the last stays all the same.
+    ValueError, with nothing copied, for a range that leaves either; safe when nobody else touches the ranges.
     """
-    target, source = as_bytes(dst, writable=True), as_bytes(src)
-    d, s, n = checked_ranges(target.size, source.size, dst_off, src_off, length)
-    if np.may_share_memory(target, source):
+    if any(isinstance(x, Tensor) and x.device.type != "cpu" for x in (dst, src)):
+        target, source = _device_bytes(dst), _device_bytes(src)
+        return copy_runs(target, source, *checked_ranges(target.numel(), source.numel(), dst_off, src_off, length))
+    to, of = as_bytes(dst, writable=True), as_bytes(src)
+    d, s, n = checked_ranges(to.size, of.size, dst_off, src_off, length)
+    if np.may_share_memory(to, of):
         raise ValueError("source and destination share memory: copy through a buffer of its own")
-    library = native_library()
-    if library is None:
-        return copy_runs(target, source, d, s, n)
-    runs: int = library.tg_copy_ranges(
-        target.ctypes.data, source.ctypes.data, d.ctypes.data, s.ctypes.data, n.ctypes.data, len(n)
-    )
-    return runs
+    native = native_for()
+    if native is None:
+        return copy_runs(to, of, d, s, n)
+    columns = (to, of, d, s, n)
+    copies: int = native.library.tg_copy_ranges(*(x.ctypes.data for x in columns), len(n), threads)
+    if copies < 0:
+        raise MemoryError("no memory for the working space of a kernel: nothing was copied")
+    return copies
 
 
-def copy_runs(dst: Bytes, src: Bytes, d: Offsets, s: Offsets, n: Offsets) -> int:
-    """The fallback for checked ranges: same bytes and run count as the native library."""
+def _device_bytes(buffer: Any) -> Tensor:
+    return buffer.view(-1).view(torch.uint8) if isinstance(buffer, Tensor) else torch.from_numpy(as_bytes(buffer))
+
+
+def copy_runs(dst: Any, src: Any, d: Offsets, s: Offsets, n: Offsets) -> int:
+    """The fallback for checked ranges, of flat bytes in numpy or torch: same bytes and number of copies as the native library."""
+    d, s, n = (column[n > 0] for column in (d, s, n))
     if len(n) == 0:
         return 0
     breaks = (d[1:] != d[:-1] + n[:-1]) | (s[1:] != s[:-1] + n[:-1])
     starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
-    runs = 0
     for i, total in zip(starts.tolist(), np.add.reduceat(n, starts).tolist(), strict=True):
-        if total:
-            dst[d[i] : d[i] + total] = src[s[i] : s[i] + total]
-            runs += 1
-    return runs
+        dst[d[i] : d[i] + total] = src[s[i] : s[i] + total]
+    return len(starts)

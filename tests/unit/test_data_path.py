@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tidegate.engine.copying import Fault, Work
-from tidegate.engine.hot_buffer import SparseKV
+from tidegate.engine.hot_buffer import HotRows, SparseKV
 from tidegate.engine.model import Model, ModelConfig, greedy, reference_generate
 from tidegate.engine.pool_file import FilePool, Key
 from tidegate.engine.pull_shm import Part, ShmPull
@@ -116,7 +116,8 @@ def tokens(folder, recorder, wait=("save", "read"), faults=None, overwritten=Non
         model.prefill_chunk(PROMPT[start : start + CHUNK], start, path)
         path.end_chunk()
     path.close()
-    kv, token, got = SparseKV(path.places["main"], path.places["index"], len(PROMPT), 16), PROMPT[-1], []
+    hot = HotRows(1, 4, 16, CONFIG.main_width, torch.bfloat16)
+    kv, token, got = SparseKV(path.places["main"], path.places["index"], len(PROMPT), hot, 1), PROMPT[-1], []
     for position in range(len(PROMPT) - 1, len(PROMPT) - 1 + NEW):
         token = greedy(model.decode_step([(token, position, kv)]))[0]
         got.append(token)
