@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.engine.errors import ConfigError
+from tidegate.engine.fault_spec import FaultSpec
 from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
 from tidegate.protocol.topology import SlotPlan
@@ -26,22 +27,6 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: str
     prompt: tuple[int, ...]
-
-
-class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it.
-
-    where: read, save, load, attend, or send; what: for send the message's tag, else ignored; layer, chunk, attempt: 0 matches
-    any; mode: ok (only the delay), quiet, unknown for copies; lose, double for messages.
-    """
-
-    where: Literal["read", "save", "load", "attend", "send"]
-    mode: Literal["ok", "quiet", "unknown", "lose", "double"] = "ok"
-    what: str = ""
-    nth: int = 0
-    delay: float = 0.0
-    layer: int = 0
-    chunk: int = 0
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +47,14 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     host_memory_gib: float = 128.0  # for main KV on Decode
     model: dict[str, int | float | str | bool] = {}
     seed: int = 0
-    port: int = 0
+    port: int = 0  # of Decode's control plane; like those below, on loopback, 0: any free one
+    proxy_port: int = 0
+    prefill_port: int = 0  # HTTP
+    decode_port: int = 0  # HTTP
+    max_retries: int = 3  # of an HTTP request between proxy, Prefill and Decode, after the first try
+    retry_delay: float = 0.1  # seconds before the first of them; doubles each time
+    max_prompt: int = 0  # tokens to set memory aside for; 0: the longest of requests
+    max_waiting: int = 256  # prompts that may wait for memory on Decode, or be open on Prefill
     concurrency: int = 2
     pull_threads: int = 2
     trace: str = ""
@@ -72,6 +64,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     resend_seconds: float = 0.5
     deadline_seconds: float = 120.0
     abort_after: dict[str, float] = {}  # request id -> seconds after which its client gives up; for tests
+    proxy_faults: tuple[FaultSpec, ...] = ()  # of START
     prefill_faults: tuple[FaultSpec, ...] = ()
     decode_faults: tuple[FaultSpec, ...] = ()
     tags: bool = False
@@ -104,8 +97,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.layer_plan().slots
 
     @property
+    def ports(self) -> dict[str, int]:
+        return {"port": self.port, "proxy port": self.proxy_port, "prefill port": self.prefill_port, "decode port": self.decode_port}
+
+    @property
     def max_tokens(self) -> int:
-        return max(len(request.prompt) for request in self.requests)
+        """Tokens of the longest prompt."""
+        return max(self.max_prompt, *(len(request.prompt) for request in self.requests), 0)
 
     @property
     def prefill_blocks(self) -> int:
@@ -139,7 +137,12 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.hot_buffer >= model.index_topk,
              f"hot buffer is {self.hot_buffer} rows: one step reads index_topk = {model.index_topk}; give at least as many"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
-            (0 <= self.port < 65536, f"port is {self.port}: between 1 and 65535, or 0 for a free one"),
+            *((0 <= port < 65536, f"{name} is {port}: between 1 and 65535, or 0 for a free one") for name, port in self.ports.items()),
+            (len({port for port in self.ports.values() if port}) == sum(map(bool, self.ports.values())),
+             f"one port is given to two servers: {self.ports}; give each its own, or 0"),
+            (self.max_retries >= 0, f"max retries is {self.max_retries}: 0 (never again) or more"),
+            (self.retry_delay >= 0, f"retry delay is {self.retry_delay} s: 0 or more"),
+            (self.max_waiting >= 1, f"max waiting is {self.max_waiting}: at least 1 prompt may wait"),
             (self.concurrency >= 1, f"concurrency is {self.concurrency}: at least one request at once"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),

@@ -85,10 +85,13 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket
     return socket, port
 
 
-def connect(context: zmq.Context[zmq.Socket[bytes]], port: int) -> zmq.Socket[bytes]:
-    """DEALER to a Decode rank of this host."""
+def connect(context: zmq.Context[zmq.Socket[bytes]], port: int, host: str = "127.0.0.1") -> zmq.Socket[bytes]:
+    """DEALER to the Decode rank at `host` (an IP address) and `port`."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
-    socket.connect(f"tcp://127.0.0.1:{port}")
+    if ":" in host:
+        socket.setsockopt(zmq.IPV6, 1)
+        host = f"[{host}]"
+    socket.connect(f"tcp://{host}:{port}")
     return socket

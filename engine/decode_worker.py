@@ -11,15 +11,15 @@ import logging
 import queue
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import torch
 import zmq
 
 from tidegate.engine import control
-from tidegate.engine.config import Request, RunConfig
+from tidegate.engine.admission import AREAS, Active, Admission
+from tidegate.engine.config import RunConfig
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.decode_peer import PEER, Peer, region
 from tidegate.engine.faults import Injector
@@ -27,39 +27,18 @@ from tidegate.engine.hot_buffer import Counts, HotRows, SparseKV
 from tidegate.engine.model import Model, greedy
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part, ShmPull
-from tidegate.engine.recorder import NULL, NullRecorder, Recorder, content_tag
+from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.row_pool import Place, RowPool
 from tidegate.engine.tracing import labels, trace_file, trace_footer, trace_header, trace_observer
 from tidegate.engine.worker_io import Parent, run_worker
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Message, Ready, TransferId, decode, encode
+from tidegate.protocol.messages import Message, Ready, Start, TransferId, decode, encode
 
 __all__ = ["DecodeWorker", "main"]
 
 log = logging.getLogger(__name__)
-AREAS = ("main", "index")
-
-
-class Active:
-    """One attempt and what it owns."""
-
-    def __init__(self, index: int, request: Request, attempt: int, places: dict[str, Place]) -> None:
-        self.index, self.request, self.attempt, self.places = index, request, attempt, places
-        self.since = time.monotonic()
-        self.tokens: list[int] = []
-        self.logits: list[torch.Tensor] = []
-        self.tags: dict[str, str] = {}
-
-    def tag(self, chunk: int) -> None:
-        """Note a tag of the rows of each (chunk, layer) as they lie in the destination, before decode adds any."""
-        tokens = len(self.request.prompt)
-        for first in range(0, tokens, chunk):
-            for layer in range(self.places["main"].rows.shape[0]):
-                rows = [self.places[name].rows[layer, first : min(first + chunk, tokens)] for name in AREAS]
-                self.tags[f"{first // chunk + 1}/{layer + 1}"] = content_tag(*rows)
-
 
 class Running:
     """A scheduled attempt and its rows behind hot buffers; the decoding thread alone touches it until it is finished."""
@@ -67,11 +46,11 @@ class Running:
     def __init__(self, active: Active, hot: HotRows, counts: Counts) -> None:
         self.active = active
         main, index = (active.places[name] for name in AREAS)
-        self.kv = SparseKV(main, index, len(active.request.prompt), hot, active.attempt, counts)
+        self.kv = SparseKV(main, index, len(active.ask.prompt), hot, active.attempt, counts)
 
     def next(self) -> tuple[int, int, SparseKV]:
         """(token, position, rows) of the next step; the first runs the last token of the prompt again."""
-        prompt, tokens = self.active.request.prompt, self.active.tokens
+        prompt, tokens = self.active.ask.prompt, self.active.tokens
         return tokens[-1] if tokens else prompt[-1], len(prompt) - 1 + len(tokens), self.kv
 
 
@@ -101,15 +80,14 @@ class DecodeWorker:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket, self.port = control.bind(self.context, config.port)
         self.owner = Owner(
-            "decode-session", self._socket, on_frames=self._frames, on_tick=self._tick, after=self._admit,
+            "decode-session", self._socket, on_frames=self._frames, on_tick=self._tick, after=lambda: self.admission.admit(),
             on_crash=self._crash, tick=config.resend_seconds,
         )  # fmt: skip
-        self.waiting = deque(enumerate(config.requests))
-        self.active: dict[int, Active] = {}
         self.complete: queue.Queue[Active | None] = queue.Queue()
         self.counts = Counts()
         self._reported: dict[TransferId, float] = {}
         self.pulled: Counter[str] = Counter()
+        self.admission = Admission(self)
 
     def _recorder(self, incarnation: int) -> Recorder | NullRecorder:
         name = trace_file("decode", 0)
@@ -123,7 +101,8 @@ class DecodeWorker:
         """Decode whatever is complete, all together, one token a step, until the parent says stop."""
         self.parent.watch(lambda: self.complete.put(None), self.config.scratch_folder)
         self.owner.start()
-        self.parent.say("ready", port=self.port)
+        self.admission.http.server.start()
+        self.parent.say("ready", port=self.port, http_port=self.admission.http.server.port)
         running: list[Running] = []
         while (more := self._more(wait=not running)) is not None:
             running = self._step(running + more)
@@ -147,12 +126,12 @@ class DecodeWorker:
             active = one.active
             active.tokens.append(token)
             active.logits.append(row.clone())
-            if len(active.tokens) == self.config.new_tokens:
+            if active.done:
                 self.owner.post(partial(self._finish, active))
             else:
                 going.append(one)
             if len(active.tokens) % 16 == 0:
-                self.parent.say("progress", text=f"decode {active.request.id}: {len(active.tokens)} tokens")
+                self.parent.say("progress", text=f"decode {active.ask.request}: {len(active.tokens)} tokens")
         return going
 
     # ---- the owner's thread ---------------------------------------------------------------------------------------
@@ -163,35 +142,36 @@ class DecodeWorker:
                 case Send(message):
                     self._send(message)
                 case Register(attempt):
-                    for name, place in self.active[attempt].places.items():
+                    for name, place in self.admission.active[attempt].places.items():
                         self.backend.register(region(name, place), place.rows)
                     self.owner.post(partial(self._registered, attempt))
                 case BeginRead(ready):
                     self._read(ready)
                 case Completed(attempt):
-                    self._schedule(self.active[attempt])
+                    self._schedule(self.admission.active[attempt])
                 case AttemptFailed(attempt, reason):
-                    one = self.active[attempt]
-                    self.parent.say("result", request=one.request.id, index=one.index, attempt=attempt, text=reason)
+                    self.admission.failed(attempt, reason)
                 case Reclaimed(attempt):
-                    self._give_back(self.active.pop(attempt))
+                    self._give_back(self.admission.active.pop(attempt))
 
     def _send(self, message: Message) -> None:
-        for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
-            self._socket.send_multipart([self.peer.address, control.MESSAGE, encode(message)])
+        copies = self.faults.copies_of(str(message.__struct_config__.tag))
+        if isinstance(message, Start):
+            self.admission.announce(message, copies)
+        elif self.peer.address:  # before a Prefill has introduced itself there is nobody to tell
+            for _ in range(copies):
+                self._socket.send_multipart([self.peer.address, control.MESSAGE, encode(message)])
         if (transfer := getattr(message, "transfer", None)) is not None:
             self._reported.setdefault(transfer, time.monotonic())
 
-    def _admit(self) -> None:
-        """Give waiting requests a destination while there is room and somebody to prefill them."""
-        while self.peer.memory is not None and self.waiting and all(pool.free for pool in self.pools.values()):
-            index, request = self.waiting.popleft()
-            places = {name: place for name, pool in self.pools.items() if (place := pool.claim()) is not None}
-            for name, place in places.items():
-                self.pools[name].poison(place)
-            attempt = secrets.randbits(62) + 1
-            self.active[attempt] = Active(index, request, attempt, places)
-            self.execute(self.session.admit(attempt, request=request.id, tokens=len(request.prompt), prompt=request.prompt))
+    def reserve(self) -> dict[str, Place] | None:
+        """Memory for one prompt with all its tokens, in every pool, or in none."""
+        if not all(pool.free for pool in self.pools.values()):
+            return None
+        places = {name: place for name, pool in self.pools.items() if (place := pool.claim()) is not None}
+        for name, place in places.items():
+            self.pools[name].poison(place)
+        return places
 
     def _registered(self, attempt: int) -> None:
         self.execute(self.session.registered(attempt))
@@ -201,14 +181,12 @@ class DecodeWorker:
         if self.config.tags:
             one.tag(self.config.chunk)
         layers = self.model.config.num_hidden_layers
-        self.parent.say("progress", text=f"decode {one.request.id}: all {layers} layers are here and committed")
+        self.parent.say("progress", text=f"decode {one.ask.request}: all {layers} layers are here and committed")
         self.complete.put(one)
 
     def _finish(self, one: Active) -> None:
-        logits = torch.stack(one.logits).float().numpy().tobytes()
         self.execute(self.session.finish(one.attempt))
-        self.parent.say("result", request=one.request.id, index=one.index, attempt=one.attempt, ok=True, tokens=one.tokens,
-                        logits=logits, tags=one.tags)  # fmt: skip
+        self.admission.finished(one)
 
     def _give_back(self, one: Active) -> None:
         for name, place in one.places.items():
@@ -217,7 +195,7 @@ class DecodeWorker:
 
     def _read(self, ready: Ready) -> None:
         """Begin the pull that READY asks for, or say at once, quietly, why it cannot be."""
-        one, reported = self.active[ready.attempt], False
+        one, reported = self.admission.active[ready.attempt], False
         parts: list[Part] = []
 
         def ended(outcome: Outcome) -> None:
@@ -235,7 +213,7 @@ class DecodeWorker:
             self.owner.post(partial(ended, outcome))
 
         try:
-            parts = self.peer.parts(ready, one.places, len(one.request.prompt))
+            parts = self.peer.parts(ready, one.places, len(one.ask.prompt))
         except ValueError as error:
             told(Outcome(False, True, str(error)))
             return
@@ -259,16 +237,15 @@ class DecodeWorker:
         for transfer in [t for t in self.session.reads if self.session.is_unanswered(t)]:
             if now - self._reported[transfer] > self.config.resend_seconds:
                 self.execute(self.session.resend_report(transfer))
-        for one in list(self.active.values()):
-            limit = self.config.abort_after.get(one.request.id, self.config.deadline_seconds)
-            if now - one.since > limit and self.session.can_abort(one.attempt):
-                self.execute(self.session.abort(one.attempt, f"not complete after {limit:g} s"))
+        self.admission.tick(now)
 
     def _crash(self, error: BaseException) -> None:
         self.parent.fail(f"decode: {error}")
 
     def _close(self) -> None:
-        """Let every pull end and be told, then write the last line and give everything back."""
+        """Answer who waits, let every pull end and be told, then write the last line and give everything back."""
+        self.owner.ask(self.admission.close)
+        self.admission.http.server.stop()
         self.backend.close()
         self.owner.stop()
         c = self.counts
@@ -276,6 +253,7 @@ class DecodeWorker:
             "bytes_pulled_main": self.pulled["main"], "bytes_pulled_index": self.pulled["index"],
             "bytes_missed": c.bytes_loaded, "bytes_appended": c.bytes_appended, "hits": c.hits, "misses": c.misses,
             "evictions": c.evictions, "refused": self.owner.refused, "injected": self.faults.injected,
+            "http_refused": self.admission.http.server.refused,
             "places_free": min(pool.free for pool in self.pools.values()), "places": self.config.places,
         })  # fmt: skip
         trace_footer(self.recorder)

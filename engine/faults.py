@@ -6,30 +6,14 @@ only, never on a clock.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-
-from tidegate.engine.config import FaultSpec
 from tidegate.engine.copying import Fault, Faults, Work
+from tidegate.engine.fault_spec import FaultSpec, MessageFaults
 
 __all__ = ["Injector"]
 
 
-class Injector:
-    """Counts what it is asked about and answers with the fault that is due.  injected: how many were."""
-
-    def __init__(self, specs: Sequence[FaultSpec]) -> None:
-        self._specs = tuple(specs)
-        self._seen: dict[FaultSpec, int] = {}
-        self._lock = threading.Lock()
-        self.injected = 0
-
-    def _due(self, spec: FaultSpec) -> bool:
-        with self._lock:
-            self._seen[spec] = self._seen.get(spec, 0) + 1
-            due = spec.nth in (0, self._seen[spec])
-            self.injected += due
-            return due
+class Injector(MessageFaults):
+    """Message faults, and those of copies."""
 
     def copies(self) -> Faults | None:
         """For CopyWorkers, or None where no copy is concerned."""
@@ -53,10 +37,3 @@ class Injector:
         """Seconds by which an attention is to be slowed down."""
         work = Work(0, 0, {"layer": layer, "chunk": chunk})
         return sum(s.delay for s in self._specs if s.where == "attend" and self._names(s, work) and self._due(s))
-
-    def copies_of(self, tag: str) -> int:
-        """How many copies of this outgoing message reach the network: 0 if it is lost, 2 if doubled."""
-        for spec in self._specs:
-            if spec.where == "send" and spec.what == tag and self._due(spec):
-                return {"lose": 0, "double": 2}.get(spec.mode, 1)
-        return 1

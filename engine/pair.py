@@ -1,13 +1,15 @@
-"""Starts a Prefill and a Decode process, waits for the results, and leaves nothing behind.
+"""Starts proxy, Prefill and Decode, sends the requests through the proxy, and leaves nothing behind.
 
-Rules: Decode starts first, for it owns the port; whatever ends the run (results, an error, Ctrl-C, a worker that dies) ends
-both processes and removes the pool's folder; the error names the worker and what it said last.
+Rules: Prefill and Decode start first, for the proxy is told where they are; whatever ends the run (answers, an error, Ctrl-C, a worker
+that dies) ends all processes and removes the pool's folder; the error names the worker and what it said last; a request's result is
+its HTTP answer, beside what Decode's debug line says of the same prompt, and the two must agree.
 """
 
 from __future__ import annotations
 
 import contextlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -20,15 +22,21 @@ from pathlib import Path
 import msgspec
 
 from tidegate.engine.config import RunConfig
+from tidegate.engine.http.client import Asked, Client, Told
+from tidegate.engine.http.proxy import ProxyConfig
 from tidegate.engine.worker_io import Line
 
 __all__ = ["PairError", "PairResult", "run_pair"]
 
 STOP_SECONDS = 20.0
+Lines = queue.Queue[tuple[str, Line | Told | None]]
+"""What workers say, and the client; None: the worker's output has ended."""
+STOPS = ("proxy", "prefill", "decode")
+"""The order in which they stop: nobody is left with a peer that has gone."""
 
 
 class PairError(RuntimeError):
-    """A worker died or could not start; the message says which and why."""
+    """A worker died or could not start, or an answer is not what it says; the message says which and why."""
 
 
 class PairResult(msgspec.Struct):
@@ -44,9 +52,9 @@ def worker_argv(role: str) -> list[str]:
 
 
 class Worker:
-    """One child process; its lines come out of a queue that both workers share."""
+    """One child process; its lines come out of a queue that all share."""
 
-    def __init__(self, role: str, argv: Sequence[str], config: RunConfig, lines: queue.Queue[tuple[str, Line | None]]) -> None:
+    def __init__(self, role: str, argv: Sequence[str], config: RunConfig | ProxyConfig, lines: Lines) -> None:
         self.role, self.stderr = role, tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self.process = subprocess.Popen(
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, bufsize=0
@@ -99,76 +107,136 @@ class Worker:
         self.stderr.close()
 
 
+class Run:
+    """One run: its processes, its client, and what is known by now."""
+
+    def __init__(self, config: RunConfig, on_line: Callable[[str, Line], None], timeout: float) -> None:
+        self.config, self.on_line, self.timeout = config, on_line, timeout
+        self.lines: Lines = queue.Queue()
+        self.workers: dict[str, Worker] = {}
+        self.client: Client | None = None
+        self.ready: dict[str, Line] = {}
+        self.told: dict[int, Told] = {}
+        self.debug: dict[int, Line] = {}
+        self.out = PairResult()
+
+    def start(self, role: str, argv: Sequence[str], config: RunConfig | ProxyConfig) -> None:
+        self.workers[role] = Worker(role, argv, config, self.lines)
+
+    def ask(self, url: str) -> None:
+        """Send every request, each under a name that says which it is."""
+        c = self.config
+        asked = [Asked(r.id, r.prompt, c.new_tokens, c.abort_after.get(r.id, 0.0)) for r in c.requests]
+        self.client = Client(url, asked, lambda told: self.lines.put(("client", told)))
+
+    def until(self, good: Callable[[], bool], timeout: float) -> None:
+        """Read lines until `good`; PairError when a worker reports an error, dies, or all are silent for `timeout` s."""
+        while not good():
+            try:
+                role, line = self.lines.get(timeout=timeout)
+            except queue.Empty:
+                raise PairError(self._silent(timeout)) from None
+            if isinstance(line, Told):
+                self.told[line.index] = line
+                self.on_line(role, Line("answer", index=line.index, status=line.status, text=line.reason))
+            elif line is not None:
+                self._take(role, line)
+            elif (code := self.workers[role].process.wait()) or role not in self.out.stats:
+                said = self.workers[role].said()[-2000:] or "it said nothing"
+                raise PairError(f"the {role} worker died with exit code {code}: {said}")
+
+    def _silent(self, timeout: float) -> str:
+        missing = [r.id for i, r in enumerate(self.config.requests) if i not in self.told]
+        what = f"no result for {', '.join(missing)}" if missing else "all results are here, but a worker does not stop"
+        return f"{', '.join(self.workers)} said nothing for {timeout:g} s ({what}); ended them"
+
+    def _take(self, role: str, line: Line) -> None:
+        if line.kind == "error":
+            raise PairError(line.text)
+        if line.kind == "ready":
+            self.ready[role] = line
+        elif line.kind == "stats":
+            self.out.stats[role] = line.stats
+        elif match := re.fullmatch(r"cmpl-.*\.(\d+)-[0-9a-f]+-0", line.request):
+            if line.kind == "debug":
+                self.debug[int(match[1])] = line
+            elif line.kind == "taken" and self.client is not None:
+                self.client.taken(int(match[1]))
+        self.on_line(role, line)
+
+    def answered(self) -> bool:
+        """Is every request answered, and every success told in detail?"""
+        done = [i for i, told in self.told.items() if told.status != 200 or i in self.debug]
+        return len(done) == len(self.config.requests)
+
+    def results(self) -> dict[int, Line]:
+        """What became of each request; PairError where two that saw it disagree."""
+        out = {}
+        for index, request in enumerate(self.config.requests):
+            told, debug = self.told[index], self.debug.get(index, Line("debug"))
+            ok = told.status == 200
+            if ok and (not debug.ok or debug.tokens != told.tokens or debug.request != told.request):
+                raise PairError(f"{request.id} was answered 200 with {told.tokens}; Decode says ok={debug.ok}, {debug.tokens}, "
+                                f"{debug.text or 'no reason'}")  # fmt: skip
+            out[index] = Line("result", request=request.id, index=index, attempt=debug.attempt, ok=ok, tokens=told.tokens,
+                              text=told.reason, status=told.status, logits=debug.logits, tags=debug.tags)  # fmt: skip
+        return out
+
+    def stop(self) -> None:
+        """Let each end in order."""
+        for role in STOPS:
+            self.workers[role].stop()
+            self.until(lambda role=role: role in self.out.stats, STOP_SECONDS)  # type: ignore[misc]
+        for worker in self.workers.values():
+            worker.left(STOP_SECONDS)
+
+    def end(self) -> None:
+        """Make sure that everything is gone."""
+        for worker in self.workers.values():
+            worker.end()
+        if self.client is not None:
+            self.client.close()
+
+
 def run_pair(
     config: RunConfig,
     *,
     prefill_argv: Sequence[str] | None = None,
     decode_argv: Sequence[str] | None = None,
+    proxy_argv: Sequence[str] | None = None,
     on_line: Callable[[str, Line], None] = lambda role, line: None,
     on_started: Callable[[dict[str, int]], None] = lambda pids: None,
     timeout: float = 600.0,
 ) -> PairResult:
     """Run `config` (checked before) to its end.  PairError if a worker dies, or says nothing for `timeout` s.
 
-    prefill_argv, decode_argv: other commands for the workers (tests run them with a mutated machine).  on_started: told the
-    process ids.  A request that failed is a result with ok=False and its reason in text.
+    prefill_argv, decode_argv, proxy_argv: other commands for the workers (tests run them with a mutated machine).  on_started: told
+    the process ids.  A request that failed is a result with ok=False, its HTTP status (0: the client got no answer) and its reason in
+    text.
     """
-    lines: queue.Queue[tuple[str, Line | None]] = queue.Queue()
     folder = tempfile.mkdtemp(prefix="tidegate-pool-")
-    config = msgspec.structs.replace(
-        config, pool_folder=config.pool_folder or str(Path(folder) / "pool"), scratch_folder=folder
-    )
-    out, workers, began = PairResult(), {}, time.monotonic()
+    worker = msgspec.structs.replace(
+        config, pool_folder=config.pool_folder or str(Path(folder) / "pool"), scratch_folder=folder,
+        requests=(), max_prompt=config.max_tokens,
+    )  # fmt: skip
+    run, began = Run(config, on_line, timeout), time.monotonic()
     try:
-        workers["decode"] = Worker("decode", decode_argv or worker_argv("decode"), config, lines)
-        port = _until(lines, workers, lambda role, line: line.kind == "ready", config, out, on_line, timeout).port
-        workers["prefill"] = Worker(
-            "prefill", prefill_argv or worker_argv("prefill"), msgspec.structs.replace(config, port=port), lines
-        )
-        on_started({role: worker.process.pid for role, worker in workers.items()})
-        _until(lines, workers, lambda role, line: len(out.results) == len(config.requests), config, out, on_line, timeout)
-        for role in ("prefill", "decode"):
-            workers[role].stop()
-            _until(lines, workers, lambda _, line: line.kind == "stats", config, out, on_line, STOP_SECONDS)
-        for worker in workers.values():
-            worker.left(STOP_SECONDS)
+        for role, argv in (("decode", decode_argv), ("prefill", prefill_argv)):
+            run.start(role, argv or worker_argv(role), worker)
+        run.until(lambda: run.ready.keys() >= {"decode", "prefill"}, timeout)
+        urls = {role: f"http://127.0.0.1:{line.http_port}" for role, line in run.ready.items()}
+        run.start("proxy", proxy_argv or worker_argv("proxy"), ProxyConfig(
+            prefillers=(urls["prefill"],), decoders=(urls["decode"],), port=config.proxy_port, max_retries=config.max_retries,
+            retry_delay=config.retry_delay, faults=config.proxy_faults, scratch_folder=folder,
+        ))  # fmt: skip
+        run.until(lambda: "proxy" in run.ready, timeout)
+        on_started({role: worker.process.pid for role, worker in run.workers.items()})
+        run.ask(f"http://127.0.0.1:{run.ready['proxy'].http_port}")
+        run.until(run.answered, timeout)
+        run.stop()
+        run.out.results = run.results()
     finally:
-        for worker in workers.values():
-            worker.end()
+        run.end()
         shutil.rmtree(folder, ignore_errors=True)
-    out.seconds = time.monotonic() - began
-    return out
-
-
-def _until(
-    lines: queue.Queue[tuple[str, Line | None]],
-    workers: dict[str, Worker],
-    good: Callable[[str, Line], bool],
-    config: RunConfig,
-    out: PairResult,
-    on_line: Callable[[str, Line], None],
-    timeout: float,
-) -> Line:
-    """Read lines until `good`; PairError when a worker reports an error, dies, or all are silent for `timeout` s."""
-    while True:
-        try:
-            role, line = lines.get(timeout=timeout)
-        except queue.Empty:
-            missing = [r.id for i, r in enumerate(config.requests) if i not in out.results]
-            what = f"no result for {', '.join(missing)}" if missing else "all results are here, but a worker does not stop"
-            raise PairError(f"{' and '.join(workers)} said nothing for {timeout:g} s ({what}); ended them") from None
-        if line is None:
-            code = workers[role].process.wait()
-            if code == 0 and role in out.stats:
-                continue
-            said = workers[role].said()[-2000:] or "it said nothing"
-            raise PairError(f"the {role} worker died with exit code {code}: {said}")
-        if line.kind == "error":
-            raise PairError(line.text)
-        if line.kind == "result":
-            out.results[line.index] = line
-        if line.kind == "stats":
-            out.stats[role] = line.stats
-        on_line(role, line)
-        if good(role, line):
-            return line
+    run.out.seconds = time.monotonic() - began
+    return run.out

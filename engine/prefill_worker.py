@@ -6,17 +6,22 @@ Rules: one thread computes, run after run; everything else is the engine's; the 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import zmq
 
 from tidegate.engine.config import RunConfig
+from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
+from tidegate.engine.http.bodies import bytes_text
+from tidegate.engine.http.prefill_server import Call, PrefillServer
+from tidegate.engine.http.prompts import Limits
 from tidegate.engine.model import Model
 from tidegate.engine.pool_file import FilePool
 from tidegate.engine.prefill_copies import PoolCopies
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
-from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.slot_kv import SlotKV
 from tidegate.engine.slot_layout import plan_layout
@@ -50,20 +55,36 @@ class PrefillWorker:
             pool, self.memory, engine.blocks, layers=plan.layers, span=engine.core.span, post=engine.owner.post
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        engine.attach(
-            copies=self.copies, links=DirectLink(engine.owner, self.context, config.port, engine.hello, engine.core)
-        )
+        self.links = DecodeLinks(
+            engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting,
+            on_begin=lambda request: parent.say("taken", request=request),
+        )  # fmt: skip
+        engine.attach(copies=self.copies, links=self.links)
+        self.http = self._http()
         self.compute = 0.0
 
     def _recorder(self) -> Recorder | NullRecorder:
         name = trace_file("prefill", 0)
         return Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
 
+    def _http(self) -> PrefillServer:
+        owner = self.engine.owner
+
+        def posted(do: Callable[[Call], None]) -> Callable[[Call], None]:
+            return lambda call: owner.post(partial(do, call))
+
+        return PrefillServer(
+            port=self.config.prefill_port, limits=Limits(self.config.max_tokens, self.model.config.vocab_size, 1, bytes_text()),
+            submit=posted(self.links.call), cancel=posted(self.links.cancel),
+            probe=lambda tell: owner.post(lambda: tell({"waiting": self.links.waiting})),
+        )  # fmt: skip
+
     def serve(self) -> None:
         """Compute run after run until the parent says stop."""
         self.parent.watch(self.engine.stop, self.config.scratch_folder)
         self.engine.open()
-        self.parent.say("ready")
+        self.http.server.start()
+        self.parent.say("ready", http_port=self.http.server.port)
         while (run := self.engine.next_run()) is not None:
             began = time.monotonic()
             try:
@@ -84,9 +105,11 @@ class PrefillWorker:
             self.parent.say("progress", text=f"prefill {run.start.request}: chunk {chunk} of {run.chunks}")
 
     def _close(self) -> None:
+        self.engine.owner.ask(self.links.close)
+        self.http.server.stop()
         stats = self.engine.close() | {
             "bytes_saved": self.copies.bytes_saved, "bytes_loaded": self.copies.bytes_loaded, "compute_s": self.compute,
-            "injected": self.faults.injected,
+            "injected": self.faults.injected, "http_refused": self.http.server.refused,
         }  # fmt: skip
         self.parent.say("stats", stats=stats)
         self.recorder.close()
@@ -95,7 +118,7 @@ class PrefillWorker:
 
 
 def main() -> None:
-    """Entry of the process: the configuration, with Decode's port, on standard input."""
+    """Entry of the process: the configuration on standard input."""
     run_worker("prefill", lambda parent: PrefillWorker(parent.config(RunConfig), parent).serve())
 
 

@@ -12,12 +12,12 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-import torch
 
 __all__ = ["Line", "Parent", "run_worker"]
 
@@ -26,15 +26,22 @@ FAILED, ORPHANED = 4, 3  # exit codes
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One line from a worker: kind is ready, progress, result, stats or error."""
+    """One line from a worker: kind is ready, progress, taken, debug, stats or error; the parent makes a result of an HTTP answer and
+    a debug line.
+
+    port: of the control plane; http_port: of the HTTP server; taken: what can be done for `request` now is done, so the next may come;
+    debug: what became of a prompt, bit by bit.  Both are for tests and reports.
+    """
 
     kind: str
     port: int = 0
+    http_port: int = 0
     text: str = ""
     request: str = ""
     index: int = -1
     attempt: int = 0
     ok: bool = False
+    status: int = 0
     tokens: list[int] = []
     logits: bytes = b""
     tags: dict[str, str] = {}
@@ -112,7 +119,8 @@ def _discard(folder: str) -> None:
 def run_worker(role: str, body: Callable[[Parent], None]) -> None:
     """A worker's main: `body` to its end, or one error line."""
     logging.basicConfig(level=logging.WARNING, format=f"{role}: %(message)s")
-    torch.set_num_threads(1)
+    if torch := sys.modules.get("torch"):  # the proxy computes nothing, and does not load it
+        torch.set_num_threads(1)
     parent = Parent()
     try:
         body(parent)

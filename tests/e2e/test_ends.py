@@ -11,13 +11,15 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from pair_tools import TEXT, config, slow
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
-from tidegate.engine.pair import PairError, run_pair
-from tidegate.engine.worker_io import Line
+from tidegate.engine.http.proxy import ProxyConfig
+from tidegate.engine.pair import PairError, run_pair, worker_argv
+from tidegate.engine.worker_io import FAILED, Line
 
 # A background job inherits an ignored SIGINT, and so would its children; a program at a terminal does not.
 AT_A_TERMINAL = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -52,7 +54,7 @@ def left(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("tidegate-*")]
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("role", ["prefill", "decode", "proxy"])
 def test_a_worker_killed_in_the_middle_is_named_and_the_other_ended(
     role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +79,7 @@ def start_run(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
                                stderr=subprocess.PIPE, text=True, start_new_session=True,
                                env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
     end = time.monotonic() + 30
-    while len(pids := workers(process.pid)) < 2 and time.monotonic() < end:
+    while len(pids := workers(process.pid)) < 3 and time.monotonic() < end:
         threading.Event().wait(0.02)
     return process, pids
 
@@ -98,6 +100,20 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert gone(pids)
     assert not left(tmp_path)
+
+
+def test_a_proxy_whose_port_is_in_use_says_so_and_ends() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config_line = msgspec.json.encode(ProxyConfig(prefillers=(), decoders=(), port=port)) + b"\n"
+        process = subprocess.Popen(worker_argv("proxy"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        said, complaint = process.communicate(config_line, timeout=30)
+    assert (process.returncode, complaint) == (FAILED, b"")
+    assert f"proxy port {port} cannot be bound: Address already in use" in msgspec.json.decode(said, type=Line).text
 
 
 def test_a_port_in_use_is_named() -> None:

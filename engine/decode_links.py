@@ -1,0 +1,185 @@
+"""Prefill's connections to the Decodes that asked it for something: one DEALER for each endpoint, opened by the first START for it.
+
+Rules: a START reaches the session only after that very life of Decode has answered WELCOME, so it holds the layout; a START of a
+life that is over, or of a Decode that refuses or does not answer, is answered with an error and begins no run; what a run has to say
+goes to the endpoint that asked for it, and only from there are reports about it heard; each call is answered once.  Owner's thread
+only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import zmq
+
+from tidegate.engine import control
+from tidegate.engine.http.prefill_server import Call, Done
+from tidegate.engine.http.server import Refused
+from tidegate.engine.owner import Owner
+from tidegate.engine.prefill_link import Receiver
+from tidegate.protocol.effects import RunStarted
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import Abort, Message, RunFailed, decode, encode
+
+__all__ = ["DecodeLinks"]
+
+Endpoint = tuple[str, int]
+MAX_LINKS = 64
+
+
+class Link:
+    """One endpoint.  incarnation: of the Decode that has our layout, 0 if none has; pending: calls that wait for it."""
+
+    def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes]) -> None:
+        self.endpoint, self.socket = endpoint, socket
+        self.incarnation = 0
+        self.pending: list[tuple[float, Call]] = []
+
+    def __str__(self) -> str:
+        return f"Decode at {self.endpoint[0]}:{self.endpoint[1]}"
+
+
+class DecodeLinks:
+    """hello: who this Prefill is; max_waiting: calls that may be open at once; on_begin: told the id of each request whose run begins;
+    limit: seconds that a Decode may take to answer the handshake.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        context: zmq.Context[zmq.Socket[bytes]],
+        hello: control.Hello,
+        worker: Receiver,
+        *,
+        max_waiting: int = 256,
+        on_begin: Callable[[str], None] = lambda request: None,
+        limit: float = 10.0,
+    ) -> None:
+        self._owner, self._context, self._hello, self._worker, self._limit = owner, context, hello, worker, limit
+        self._max_waiting, self._on_begin = max_waiting, on_begin
+        self._links: dict[Endpoint, Link] = {}
+        self._link_of: dict[int, Link] = {}
+        self._runs_of: dict[int, set[int]] = {}
+        self._calls: dict[int, Call] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a handshake, or for the end of their run."""
+        return len(self._calls) + sum(len(link.pending) for link in self._links.values())
+
+    def call(self, call: Call) -> None:
+        """Begin the run of `call` now, or when its Decode has been met."""
+        if self.waiting >= self._max_waiting:
+            call.answer.give(Refused(503, f"{self._max_waiting} prompts wait already: try again later", again=True))
+            return
+        endpoint = call.host, call.port
+        link = self._links.get(endpoint)
+        if link is None:
+            if len(self._links) >= MAX_LINKS:
+                call.answer.give(Refused(503, f"this Prefill serves {MAX_LINKS} Decodes already", again=True))
+                return
+            link = self._links[endpoint] = Link(endpoint, control.connect(self._context, call.port, call.host))
+            self._owner.add(link.socket, partial(self._frames, link))
+        if link.incarnation == call.start.incarnation:
+            self._begin(link, call)
+            return
+        link.pending.append((time.monotonic(), call))
+        self._greet(link)
+
+    def cancel(self, call: Call) -> None:
+        """Nobody waits for `call` any more.  A run that has begun goes on until Decode aborts it: only Decode knows who reads."""
+        for link in self._links.values():
+            link.pending = [one for one in link.pending if one[1] is not call]
+
+    def send(self, message: Message) -> None:
+        """To the Decode that asked for the run which `message` is about."""
+        run = message.run if isinstance(message, RunFailed) else _run_of(message)
+        self._link_of[run].socket.send_multipart([control.MESSAGE, encode(message)])
+
+    def ended(self, run: int, verdict: str, reason: str) -> None:
+        """The run is over: answer its call."""
+        if call := self._calls.pop(run, None):
+            call.answer.give(Done(run) if verdict == "done" else Refused(409, f"run {run} failed: {reason}"))
+
+    def tick(self) -> None:
+        """Greet again who has not answered; give up after the limit."""
+        for link in list(self._links.values()):
+            if not link.pending:
+                continue
+            if time.monotonic() - link.pending[0][0] > self._limit:
+                self._refuse(link, f"{link} has not answered the handshake for {self._limit:g} s")
+            else:
+                self._greet(link)
+
+    def close(self) -> None:
+        """Answer whoever still waits."""
+        waiting = [call for link in self._links.values() for _, call in link.pending] + list(self._calls.values())
+        self._calls.clear()
+        for link in self._links.values():
+            link.pending.clear()
+        for call in waiting:
+            call.answer.give(Refused(503, "this Prefill is stopping", again=True))
+
+    # ---- one link -------------------------------------------------------------------------------------------------
+
+    def _greet(self, link: Link) -> None:
+        link.socket.send_multipart([control.HELLO, control.frame(self._hello)])
+
+    def _frames(self, link: Link, frames: list[bytes]) -> None:
+        if len(frames) == 2 and frames[0] == control.WELCOME:
+            self._welcome(link, control.parse_welcome(frames[1]))
+        elif len(frames) == 2 and frames[0] == control.MESSAGE:
+            message = decode(frames[1])
+            self._check(link, message)
+            self._worker.execute(self._worker.receive(message))
+        else:
+            raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
+                                      event=frames[0][:16] if frames else b"")  # fmt: skip
+
+    def _welcome(self, link: Link, welcome: control.Welcome) -> None:
+        if welcome.refused or welcome.digest != self._hello.digest:
+            link.incarnation = 0
+            self._refuse(link, f"{link} refused this Prefill: {welcome.refused or 'it has mapped another layout'}")
+            return
+        link.incarnation = welcome.incarnation
+        pending, link.pending = link.pending, []
+        for _, call in pending:
+            if call.start.incarnation == welcome.incarnation:
+                self._begin(link, call)
+            else:
+                call.answer.give(Refused(503, f"{link} is not the one that asked: that one has ended", again=True))
+
+    def _begin(self, link: Link, call: Call) -> None:
+        try:
+            effects = self._worker.receive(call.start)
+        except RemoteProtocolError as error:
+            call.answer.give(Refused(400, str(error)))
+            return
+        for run in [effect.run for effect in effects if isinstance(effect, RunStarted)]:
+            self._link_of[run], self._calls[run] = link, call
+            self._runs_of.setdefault(call.start.attempt, set()).add(run)
+        self._worker.execute(effects)
+        self._on_begin(call.start.request)
+
+    def _refuse(self, link: Link, reason: str) -> None:
+        pending, link.pending = link.pending, []
+        for _, call in pending:
+            call.answer.give(Refused(503, reason, again=True))
+        if link not in self._link_of.values():
+            del self._links[link.endpoint]
+            self._owner.remove(link.socket)
+
+    def _check(self, link: Link, message: Message) -> None:
+        """RemoteProtocolError for a message about a run of somebody else."""
+        runs = self._runs_of.get(message.attempt, set()) if isinstance(message, Abort) else {_run_of(message)}
+        if any(self._link_of.get(run, link) is not link for run in runs):
+            raise RemoteProtocolError(f"{link} speaks about a run that another Decode asked for",
+                                      machine="control", state=link.endpoint, event=message)  # fmt: skip
+
+
+def _run_of(message: Message) -> int:
+    """The run that a message names by its transfer; 0 if it names none."""
+    transfer = getattr(message, "transfer", None)
+    return 0 if transfer is None else int(transfer.run)

@@ -1,0 +1,1 @@
+"""The rendezvous over HTTP: client, proxy, Decode, metaserver, Prefill (docs/serving.md)."""

@@ -1,0 +1,206 @@
+"""The proxy: takes completions, has Decode answer them, and, when Decode says so, has a Prefill compute the prompt.
+
+Rules: a request's name is the proxy's own and never repeats, whatever the client calls it; the client gets one answer, which is
+Decode's, whole; one announcement (prompt, attempt) is one dispatch, however often it is posted and whoever waits for it; a dispatch
+lives no longer than the request; the proxy never decides anything about bytes: a START that is lost, late or doubled is borne by the
+sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidegate.engine.fault_spec import FaultSpec, MessageFaults
+from tidegate.engine.http.asking import Retries, Servers, ask
+from tidegate.engine.http.bodies import (
+    Completion,
+    CompletionRequest,
+    DecodeParams,
+    DecodeRequest,
+    Delivered,
+    PrefillParams,
+    PrefillRequest,
+    Prompt,
+    parse,
+    prompts_of,
+)
+from tidegate.engine.http.errors import Refusal, error_of
+from tidegate.engine.http.server import HttpServer, json_response, while_connected
+
+__all__ = ["Proxy", "ProxyConfig"]
+
+HEALTH_SECONDS = 2.0
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """prefillers, decoders: base URLs; port 0: any free one; max_body: bytes; faults: of START, for tests."""
+
+    prefillers: tuple[str, ...]
+    decoders: tuple[str, ...]
+    port: int = 0
+    max_retries: int = 3
+    retry_delay: float = 0.1
+    max_body: int = 16 << 20
+    faults: tuple[FaultSpec, ...] = ()
+    scratch_folder: str = ""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A request under way.  dispatches: by prompt and attempt, with the announcement that began each."""
+
+    body: CompletionRequest
+    prompts: list[Prompt]
+    dispatches: dict[tuple[int, int], tuple[PrefillParams, asyncio.Task[Delivered]]] = field(default_factory=dict)
+
+
+class Proxy:
+    """Serves `/v1/completions`, `/v1/metaserver`, `/health` from `start` to `stop`."""
+
+    def __init__(self, config: ProxyConfig, on_fault: Callable[[str], None] = lambda request: None) -> None:
+        """on_fault: told the id of each prompt whose START meets one of the configured faults."""
+        self.config, self.on_fault = config, on_fault
+        self.retries = Retries(config.max_retries, config.retry_delay)
+        self.prefillers, self.decoders = Servers("Prefill", config.prefillers), Servers("Decode", config.decoders)
+        self.faults = MessageFaults(config.faults)
+        self.entries: dict[str, Entry] = {}
+        self.requests = self.dispatched = self.repeated = 0
+        routes = [("POST", "/v1/completions", self.completions), ("POST", "/v1/metaserver", self.metaserver),
+                  ("GET", "/health", self.health)]  # fmt: skip
+        self.server = HttpServer("proxy", routes, port=config.port, max_body=config.max_body)
+
+    def start(self) -> None:
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def stats(self) -> dict[str, float]:
+        return {
+            "requests": self.requests, "dispatched": self.dispatched, "announced_again": self.repeated,
+            "http_refused": self.server.refused, "injected": self.faults.injected, "open": len(self.entries),
+            "asked_in_vain": sum(self.prefillers.failures.values()) + sum(self.decoders.failures.values()),
+        }  # fmt: skip
+
+    # ---- clients --------------------------------------------------------------------------------------------------
+
+    async def completions(self, request: Request) -> Response:
+        """The client's request; its answer when Decode has it."""
+        name = self._name(request.headers.get("x-request-id", ""))
+        body = parse(await self.server.body(request), CompletionRequest)
+        entry = self.entries[name] = Entry(body, prompts_of(body))
+        self.requests += 1
+        try:
+            return await while_connected(request, self._answer(name, entry))
+        finally:
+            del self.entries[name]
+            for _, task in entry.dispatches.values():
+                task.cancel()
+
+    def _name(self, given: str) -> str:
+        """The client's name for it, made unique."""
+        if given and not NAME.fullmatch(given):
+            raise Refusal(400, "X-Request-Id is at most 64 letters, digits and _.:- or left out")
+        return f"{given or 'r'}-{secrets.token_hex(8)}"
+
+    async def _answer(self, name: str, entry: Entry) -> Response:
+        params = DecodeParams(False, True, f"{self.server.url}/v1/metaserver")
+        body = DecodeRequest(**msgspec.structs.asdict(entry.body), kv_transfer_params=params)
+        _, response = await self._ask(self.decoders, body, name)
+        if response.status_code != 200:
+            refusal = error_of(response.status_code, response.content)
+            refusal.request_id = refusal.request_id or name
+            raise refusal
+        try:
+            answered = [choice.index for choice in msgspec.json.decode(response.content, type=Completion).choices]
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Refusal(502, f"Decode answered with no completion: {error}", name) from None
+        if answered != list(range(len(entry.prompts))):
+            raise Refusal(502, f"Decode answered prompts {answered}, asked were {len(entry.prompts)}", name)
+        return Response(response.content, 200, {"X-Request-Id": name}, "application/json")
+
+    async def _ask(self, servers: Servers, body: object, request_id: str) -> tuple[str, httpx.Response]:
+        return await ask(self.server.client, servers, "/v1/completions", body, retries=self.retries, request_id=request_id)
+
+    # ---- Decode ---------------------------------------------------------------------------------------------------
+
+    async def metaserver(self, request: Request) -> Response:
+        """Decode's word that a destination is registered; answered when the prefill that it asks for is over."""
+        params = parse(await self.server.body(request), PrefillParams).checked()
+        entry, index = self._find(params.request_id)
+        key = (index, params.attempt)
+        if key not in entry.dispatches:
+            if sum(one == index for one, _ in entry.dispatches) > self.config.max_retries:
+                raise Refusal(409, f"it has had {self.config.max_retries + 1} attempts already", params.request_id)
+            task = asyncio.create_task(self._dispatch(entry, index, params))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # Decode may have left: nobody else asks
+            entry.dispatches[key] = params, task
+            self.dispatched += 1
+        else:
+            self.repeated += 1
+        first, task = entry.dispatches[key]
+        if first != params:
+            raise Refusal(409, f"attempt {params.attempt} was announced with other contents", params.request_id)
+        await while_connected(request, asyncio.wait([task]))
+        if task.cancelled():
+            raise Refusal(404, "the request is over", params.request_id)
+        return json_response(task.result())
+
+    def _find(self, request_id: str) -> tuple[Entry, int]:
+        match = re.fullmatch(r"cmpl-(.+)-([0-9]{1,6})", request_id)
+        entry = self.entries.get(match[1]) if match else None
+        if match is None or entry is None or int(match[2]) >= len(entry.prompts):
+            raise Refusal(404, "no such request is under way here", request_id)
+        return entry, int(match[2])
+
+    async def _dispatch(self, entry: Entry, index: int, params: PrefillParams) -> Delivered:
+        """Send the prompt to a Prefill; how often it arrives there is the network's affair (and that of `faults`)."""
+        copies, delay = self.faults.message("START")
+        if (copies, delay) != (1, 0.0):
+            self.on_fault(params.request_id)
+        await asyncio.sleep(delay)
+        if not copies:
+            await asyncio.Event().wait()  # lost: nobody will ever answer
+        answers = await asyncio.gather(*(self._prefill(entry, index, params) for _ in range(copies)), return_exceptions=True)
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(errors) == len(answers):
+            raise errors[0]
+        return next(answer for answer in answers if not isinstance(answer, BaseException))
+
+    async def _prefill(self, entry: Entry, index: int, params: PrefillParams) -> Delivered:
+        prompt = entry.prompts[index]
+        body = PrefillRequest(
+            prompt=prompt if isinstance(prompt, str) else [*prompt], model=entry.body.model, max_tokens=1, kv_transfer_params=params
+        )
+        url, response = await self._ask(self.prefillers, body, params.request_id)
+        if response.status_code not in (200, 409):  # 409: a run began and failed, which Decode hears from Prefill
+            refusal = error_of(response.status_code, response.content)
+            raise Refusal(refusal.status, f"{url} refused the prompt: {refusal.message}", params.request_id)
+        return Delivered(params.request_id, params.attempt, url)
+
+    # ---- anyone ---------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """200 if at least one Prefill and one Decode are well."""
+        well = {}
+        for servers in (self.prefillers, self.decoders):
+            found = await asyncio.gather(*map(self._well, servers.urls))
+            well[servers.what.lower()] = dict(zip(servers.urls, found, strict=True))
+        good = all(any(kind.values()) for kind in well.values())
+        return json_response({"status": "ok" if good else "unavailable", **well, **self.stats()}, 200 if good else 503)
+
+    async def _well(self, url: str) -> bool:
+        try:
+            return (await self.server.client.get(f"{url}/health", timeout=HEALTH_SECONDS)).status_code == 200
+        except httpx.HTTPError:
+            return False
