@@ -175,7 +175,7 @@ def _topology(s: Settings) -> str:
 def _one_rank(s: Settings) -> str:
     for name, one in (("prefill", s.prefill), ("decode", s.decode)):
         for key in ("tensor_parallel_size", "data_parallel_size"):
-            if getattr(one, key) > 1 and not _topology(s):
+            if getattr(one, key) > 1:
                 return f"{name}.{key} is {getattr(one, key)}: this release runs one rank on each side; give 1"
     return ""
 

@@ -40,6 +40,25 @@ def test_a_topology_that_cannot_be_is_refused_by_both_sizes(p: int, d: int) -> N
         Topology(p_tp=p, d_tp=d)
 
 
+@pytest.mark.parametrize(("kv_port", "dp_rank"), [(0, 0), (65535, 1), (-5, 2)])
+def test_a_port_that_no_socket_has_is_refused(kv_port: int, dp_rank: int) -> None:
+    with pytest.raises(ValueError, match=f"kv_port={kv_port} gives port {kv_port + dp_rank}"):
+        Topology().port(kv_port, dp_rank=dp_rank, d_rank=0)
+
+
+def test_a_rank_outside_its_group_is_refused() -> None:
+    for ask in (lambda: Topology(p_tp=2).member(2), lambda: Topology(p_tp=2).d_rank(-1), lambda: Topology().group(1)):
+        with pytest.raises(ValueError, match=r"outside 0\.\."):
+            ask()
+
+
+def test_a_plan_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shared layers \[4\] are outside 1\.\.3"):
+        SlotPlan(layers=3, shared=frozenset({4}))
+    with pytest.raises(ValueError, match="2 shared layers need at least one slot"):
+        SlotPlan(layers=3, shared=frozenset({1, 2}), shared_slots=0)
+
+
 @given(layers=st.integers(1, 12), buffers=st.integers(1, 5), data=st.data())
 def test_slots_are_i_plus_min_b_r_without_a_gap(layers: int, buffers: int, data: st.DataObject) -> None:
     own = frozenset(data.draw(st.sets(st.integers(1, layers))))
