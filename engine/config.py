@@ -40,9 +40,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shared_buffers: int | None = 3  # None: every layer owns its buffer
     independent_layers: tuple[int, ...] | Literal["all"] = (0,)  # numbers from 0; negative ones count from the last
     prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
-    max_transfer_blocks: int = 0  # of one copy between a buffer and the pool; 0: no limit
-    max_transfer_bytes: int = 0
-    discard_partial_chunks: bool = False  # save whole blocks only
     hot_buffer: int = 128
     host_memory_gib: float = 128.0  # for main KV on Decode
     model: dict[str, int | float | str | bool] = {}
@@ -128,6 +125,17 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             model = self.model_config()
         except ValueError as error:
             raise ConfigError(str(error)) from None
+        for good, why in self._value_rules(model):
+            if not good:
+                raise ConfigError(why)
+        for good, why in self._size_rules(model):
+            if not good:
+                raise ConfigError(why)
+        self.layer_plan()
+        return self
+
+    def _value_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
+        """(kept?, the error if not) of rules about single values; `_size_rules` relies on them."""
         rules: list[tuple[bool, str]] = [
             (bool(self.requests), "no prompt was given: give --prompt-file with at least one byte"),
             (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
@@ -149,23 +157,20 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
             (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),
         ]  # fmt: skip
-        if self.requests and self.block_size >= 1:
-            need = -(-self.max_tokens // self.block_size)
-            rules.append((self.num_blocks == 0 or self.num_blocks >= need,
-                          f"num_blocks is {self.num_blocks}: the longest prompt needs {need} blocks of {self.block_size}; give at "
-                          "least as many, or 0"))  # fmt: skip
-        if self.requests:
-            longest = self.max_tokens + self.new_tokens
-            limit = model.max_position_embeddings
-            rules.append((longest <= limit, f"{longest} tokens in the longest request: the model ends at {limit}"))
-            worst = max((t for r in self.requests for t in r.prompt), default=0)
-            if self.block_size >= 1:
-                need, room = self.request_bytes, self.host_memory_gib * GIB
-                rules.append((need <= room, f"the host pool is of {self.host_memory_gib:g} GiB (dram_size_per_dp_GB): one request of "
-                              f"{longest} tokens needs {math.ceil(need / GIB * 1000) / 1000:g} GiB; give at least that"))
-            rules.append((worst < model.vocab_size, f"token {worst} is outside the vocabulary of {model.vocab_size}"))
-        for good, why in rules:
-            if not good:
-                raise ConfigError(why)
-        self.layer_plan()
-        return self
+        return rules
+
+    def _size_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
+        need, room = self.request_bytes, self.host_memory_gib * GIB
+        longest, blocks = self.max_tokens + self.new_tokens, -(-self.max_tokens // self.block_size)
+        worst = max(t for r in self.requests for t in r.prompt)
+        return [
+            (self.num_blocks == 0 or self.num_blocks >= blocks,
+             f"num_blocks is {self.num_blocks}: the longest prompt needs {blocks} blocks of {self.block_size}; give at least as many, "
+             "or leave it (num_gpu_blocks_override) out"),
+            (longest <= model.max_position_embeddings,
+             f"{longest} tokens in the longest request: the model ends at {model.max_position_embeddings}"),
+            (need <= room,
+             f"the host pool is of {self.host_memory_gib:g} GiB (dram_size_per_dp_GB): one request of {longest} tokens needs "
+             f"{math.ceil(need / GIB * 1000) / 1000:g} GiB; give at least that"),
+            (worst < model.vocab_size, f"token {worst} is outside the vocabulary of {model.vocab_size}"),
+        ]  # fmt: skip

@@ -185,13 +185,6 @@ def _blocks(s: Settings) -> str:
     return "" if p == d else f"block_size is {p} on Prefill and {d} on Decode: Decode copies whole blocks; give both one size"
 
 
-def _partial(s: Settings) -> str:
-    if s.store.discard_partial_chunks and s.store.layerwise_num_shared_buffers:
-        return ("discard_partial_chunks is true and layerwise_num_shared_buffers is set: a shared buffer keeps nothing, so the last, "
-                "partial block must be saved too; set it to false")  # fmt: skip
-    return ""
-
-
 def _hot_blocks(s: Settings) -> str:
     size, block = s.sparse.topk_buffer_size, s.decode.block_size
     if size % block:
@@ -214,7 +207,6 @@ SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("quantized", "a quantized main KV cache", _quantized),
     Rule("eager", "graph mode with shared buffers", _eager),
     Rule("layerwise", "layerwise offload over another pool than Memcache, or its stand-in `local`", _layerwise),
-    Rule("partial", "shared buffers whose partial blocks are not saved", _partial),
     Rule("protocols", "unequal `memfabric_transfer_protocol` on the two sides", _protocols),
     Rule("transfer backends", "unequal `transfer_backend` on the two sides", _same_backend),
     Rule("stray protocol", "a memfabric protocol without memfabric", _stray_protocol),

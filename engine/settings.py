@@ -50,12 +50,13 @@ class StoreExtra(msgspec.Struct, frozen=True, kw_only=True):
     layerwise_independent_layers: Annotated[tuple[int, ...] | Literal["all"], Key(
         'a list of layer numbers (negative ones count from the last), or "all"')] = (0,)  # fmt: skip
     layerwise_prefetch_layers: Annotated[int | None, Key(
-        "an integer from 0 to below the number of shared buffers; left out: 1 if there are two", "1, or min(B, 8)",
-        _least(0))] = None  # fmt: skip
-    layerwise_max_transfer_blocks: Annotated[int, Key("blocks of one copy, 0 for no limit", good=_least(0))] = 0
-    layerwise_max_transfer_bytes: Annotated[int, Key("bytes of one copy, 0 for no limit", good=_least(0))] = 0
-    discard_partial_chunks: Annotated[bool, Key("true to save whole blocks only; shared buffers need false", "true in code, false in its "
-                                                "layerwise guide")] = False  # fmt: skip
+        "must be 0 or 1, and below the number of shared buffers; left out: 1 if there are two buffers", "1, or min(B, 8)",
+        _only(None, 0, 1))] = None  # fmt: skip
+    layerwise_max_transfer_blocks: Annotated[int, Key("must be 0: a copy has no limit in this release", good=_only(0))] = 0
+    layerwise_max_transfer_bytes: Annotated[int, Key("must be 0: a copy has no limit in this release", good=_only(0))] = 0
+    discard_partial_chunks: Annotated[bool, Key(
+        "must be false: shared buffers keep nothing, so partial blocks are saved too", "true in code, false in its layerwise guide",
+        NO)] = False  # fmt: skip
     h2d_stagger_us: Annotated[int, Key("must be 0: the one rank of this release has nobody to stagger with", good=_only(0))] = 0
     lookup_rpc_port: Annotated[int, Key("must be 0: the pool is looked up in place", good=_only(0))] = 0
     consumer_is_to_load: Annotated[bool, Key("must be false: Decode receives its KV from Prefill", good=NO)] = False

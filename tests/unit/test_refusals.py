@@ -57,7 +57,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("eager", raw(prefill__enforce_eager=False), "enforce_eager is false .* shared buffers need eager mode"),
     ("layerwise", raw(store__backend="mooncake"), "backend 'mooncake': layerwise offload needs Memcache; give 'local', which stands in"),
     ("layerwise", raw(store__use_layerwise=False), "use_layerwise false"),
-    ("partial", raw(store__discard_partial_chunks=True), "discard_partial_chunks is true"),
     ("protocols", raw(**SAME, source__memfabric_transfer_protocol="device_rdma"),
      "memfabric_transfer_protocol is 'device_rdma' on Prefill and 'sdma' on Decode: both sides must use the same"),
     ("transfer backends", raw(source__transfer_backend="memfabric"), "transfer_backend is 'memfabric' on Prefill and 'shm' on Decode"),

@@ -74,9 +74,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"store__layerwise_independent_layers": "some"}, "layerwise_independent_layers is 'some': a list of layer numbers"),
     ({"store__layerwise_independent_layers": [True]}, r"layerwise_independent_layers is \[True\]"),
     ({"store__layerwise_independent_layers": 0}, "layerwise_independent_layers is 0"),
-    ({"store__layerwise_prefetch_layers": -1}, "layerwise_prefetch_layers is -1"),
-    ({"store__layerwise_max_transfer_blocks": -1}, "layerwise_max_transfer_blocks is -1"),
-    ({"store__layerwise_max_transfer_bytes": -1}, "layerwise_max_transfer_bytes is -1"),
+    ({"store__layerwise_prefetch_layers": 2}, "layerwise_prefetch_layers is 2: must be 0 or 1"),
+    ({"store__layerwise_max_transfer_blocks": 1}, "layerwise_max_transfer_blocks is 1: must be 0"),
+    ({"store__layerwise_max_transfer_bytes": 1}, "layerwise_max_transfer_bytes is 1: must be 0"),
+    ({"store__discard_partial_chunks": True}, "discard_partial_chunks is True: must be false"),
     ({"store__h2d_stagger_us": 5}, "h2d_stagger_us is 5: must be 0"),
     ({"store__lookup_rpc_port": 5}, "lookup_rpc_port is 5: must be 0"),
     ({"store__consumer_is_to_load": True}, "consumer_is_to_load is True: must be false"),
@@ -181,12 +182,12 @@ def test_an_option_without_its_connector_is_refused() -> None:
 
 def test_the_workers_are_told_what_the_settings_say() -> None:
     file = raw(
-        store__layerwise_max_transfer_blocks=5, store__layerwise_max_transfer_bytes=6, store__layerwise_prefetch_layers=2,
+        store__layerwise_prefetch_layers=0,
         prefill__num_gpu_blocks_override=77, sparse__dram_size_per_dp_GB=2, decode__max_num_seqs=1, d__kv_port=4321,
     )  # fmt: skip
     c = run_config(run_settings(file, {"--chunk": 100}), prompts_of(bytes(999), 2, 64), new_tokens=3)
     assert (c.chunk, c.block_size, c.num_blocks, c.prefill_blocks, c.hot_buffer) == (100, 64, 77, 77, 128)
-    assert (c.max_transfer_blocks, c.max_transfer_bytes, c.prefetch_layers) == (5, 6, 2)
+    assert c.prefetch_layers == 0
     assert (c.shared_buffers, c.independent_layers, c.port, c.concurrency, c.host_memory_gib) == (3, (0,), 4321, 1, 2)
     assert len(c.layer_plan().buffers) == 4
     assert run_config(run_settings(None, {}), prompts_of(bytes(999), 2, 64)).concurrency == 2
