@@ -19,6 +19,13 @@ __all__ = ["BOS", "BYTES", "DTYPES", "EOS", "ModelConfig"]
 BYTES = 256  # without a tokenizer, a token below this is the byte itself
 BOS, EOS = 256, 257
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+# Products of eight rows are the same to the bit wherever a row is among the eight, in all widths tried that are multiples of 8; in
+# many others they are not.  So are sigmoids of eight rows that fill whole pairs of vectors: torch takes the rest one by one, by
+# another formula.
+EIGHTS = (
+    "hidden_size", "intermediate_size", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "v_head_dim",
+)  # fmt: skip
 MAY_BE_ZERO = ("first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers")
 
 
@@ -67,9 +74,15 @@ class ModelConfig:
 
     def _rules(self) -> list[tuple[bool, str]]:
         rope, index, experts = self.qk_rope_head_dim, self.index_head_dim, self.n_routed_experts
+        eights = [
+            (getattr(self, name) % 8 == 0, f"{name} is {getattr(self, name)}: give a multiple of 8, or results depend on the batch")
+            for name in EIGHTS
+        ]
         return [
+            *eights,
+            (experts % 4 == 0, f"n_routed_experts is {experts}: give a multiple of 4, or results depend on the batch"),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}: choose one of {', '.join(DTYPES)}"),
-            (rope % 2 == 0 and rope <= index, f"qk_rope_head_dim is {rope}: it must be even and at most index_head_dim ({index})"),
+            (rope <= index, f"qk_rope_head_dim is {rope}: it must be at most index_head_dim ({index})"),
             (self.num_experts_per_tok <= experts, f"num_experts_per_tok is {self.num_experts_per_tok}: there are {experts} experts"),
             (experts % self.n_group == 0, f"n_group is {self.n_group}: it must divide n_routed_experts ({experts})"),
             (self.topk_group <= self.n_group, f"topk_group is {self.topk_group}: there are {self.n_group} groups"),

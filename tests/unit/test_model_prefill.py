@@ -13,7 +13,7 @@ from tidegate.engine.model import Model, ModelConfig, ResidentKV, arithmetic, at
 SHAPES = {
     "sparse": {"index_topk": 12},
     "dense and sparse": {"index_topk": 100},
-    "no power of two": {"index_topk": 12, "hidden_size": 70, "kv_lora_rank": 75, "v_head_dim": 23, "moe_intermediate_size": 31},
+    "no power of two": {"index_topk": 12, "hidden_size": 72, "kv_lora_rank": 88, "v_head_dim": 40, "moe_intermediate_size": 56},
 }
 DTYPES = ["bfloat16", "float32", "float64"]
 LENGTH = 210  # more than three tiles
