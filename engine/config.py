@@ -7,13 +7,14 @@ rule and the way out; both workers get the same configuration, so that they agre
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.fault_spec import FaultSpec
-from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.engine.model import DTYPES, Model, ModelConfig, check_checkpoint, load_checkpoint, read_config, save_checkpoint
 from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
 from tidegate.protocol.topology import SlotPlan
 
@@ -42,7 +43,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
     hot_buffer: int = 128
     host_memory_gib: float = 128.0  # for main KV on Decode
-    model: dict[str, int | float | str | bool] = {}
+    model: dict[str, int | float | str | bool] = {}  # beside a checkpoint: its dtype at most, which may be wider than the stored one
+    checkpoint: str = ""  # folder of the model; "": the seeded one that `model` and `seed` name
     seed: int = 0
     port: int = 0  # of Decode's control plane; like those below, on loopback, 0: any free one
     proxy_port: int = 0
@@ -68,7 +70,26 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     poison: bool = False  # fill Prefill's slots with NaN when they become free; for tests
 
     def model_config(self) -> ModelConfig:
-        return ModelConfig.from_dict(self.model)
+        """ValueError for a shape, or for a checkpoint's config.json, that cannot be computed."""
+        if not self.checkpoint:
+            return ModelConfig.from_dict(self.model)
+        if more := sorted(set(self.model) - {"dtype"}):
+            raise ConfigError(f"model fields {', '.join(more)} are given beside the checkpoint {self.checkpoint}, which says them itself")
+        return read_config(self.checkpoint, dtype=str(self.model.get("dtype", "")))
+
+    def load_model(self) -> Model:
+        """The model, out of its folder if it has one; ValueError as `load_checkpoint`."""
+        if self.checkpoint:
+            return load_checkpoint(self.checkpoint, dtype=self.model_config().dtype)
+        return Model.random(self.model_config(), self.seed)
+
+    def with_checkpoint(self, folder: Path) -> RunConfig:
+        """Itself if it names a checkpoint; else the same run of the seeded model, written into the new `folder`."""
+        if self.checkpoint:
+            return self
+        model = self.load_model()
+        save_checkpoint(model, folder)
+        return msgspec.structs.replace(self, checkpoint=str(folder), model={"dtype": model.config.dtype})
 
     def caches(self) -> dict[str, CacheSpec]:
         """What Prefill registers: a main and an indexer cache for each layer, all in the same blocks."""
@@ -79,7 +100,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             return CacheSpec(kind=kind, dtype=model.dtype, widths=(width,), block_size=self.block_size, bytes=size)
 
         main, indexer = cache("main", model.main_width), cache("indexer", model.index_width)
-        layers = [f"model.layers.{layer}.self_attn." for layer in range(model.num_hidden_layers)]
+        layers = [f"model.layers.{layer}.self_attn." for layer in range(model.cache_layers)]
         return {name + "attn": main for name in layers} | {name + "indexer.k_cache": indexer for name in layers}
 
     def layer_plan(self) -> LayerPlan:
@@ -123,6 +144,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Itself, or ConfigError."""
         try:
             model = self.model_config()
+            if self.checkpoint:
+                check_checkpoint(self.checkpoint, dtype=model.dtype)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         for good, why in self._value_rules(model):

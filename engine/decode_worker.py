@@ -24,7 +24,7 @@ from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.decode_peer import PEER, Peer, region
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Counts, HotRows, SparseKV
-from tidegate.engine.model import Model, greedy
+from tidegate.engine.model import greedy
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
@@ -59,11 +59,11 @@ class DecodeWorker:
 
     def __init__(self, config: RunConfig, parent: Parent) -> None:
         self.config, self.parent = config, parent
-        self.model = Model.random(config.model_config(), config.seed)
+        self.model = config.load_model()
         model = self.model.config
         capacity = config.max_tokens + config.new_tokens
         self.pools = {
-            name: RowPool(config.places, model.num_hidden_layers, capacity, width, model.torch_dtype)
+            name: RowPool(config.places, model.cache_layers, capacity, width, model.torch_dtype)
             for name, width in zip(AREAS, (model.main_width, model.index_width), strict=True)
         }
         self.hot = HotRows(config.concurrency, model.num_hidden_layers, config.hot_buffer, model.main_width, model.torch_dtype)
@@ -72,10 +72,10 @@ class DecodeWorker:
         self.faults = Injector(config.decode_faults)
         self.backend = ShmPull(recorder=self.recorder, faults=self.faults.copies(), threads=config.pull_threads)
         self.peer = Peer(
-            self.backend, incarnation=incarnation, layers=model.num_hidden_layers, block_size=config.block_size
+            self.backend, incarnation=incarnation, layers=model.cache_layers, block_size=config.block_size
         )
         self.session = DecodeSession(
-            layers=model.num_hidden_layers, incarnation=incarnation, observer=trace_observer(self.recorder)
+            layers=model.cache_layers, incarnation=incarnation, observer=trace_observer(self.recorder)
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket, self.port = control.bind(self.context, config.port)
@@ -92,7 +92,7 @@ class DecodeWorker:
     def _recorder(self, incarnation: int) -> Recorder | NullRecorder:
         name = trace_file("decode", 0)
         recorder = Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
-        trace_header(recorder, role="decode", rank=0, incarnation=incarnation, layers=self.model.config.num_hidden_layers)
+        trace_header(recorder, role="decode", rank=0, incarnation=incarnation, layers=self.model.config.cache_layers)
         return recorder
 
     # ---- the decoding thread --------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class DecodeWorker:
         self.execute(self.session.schedule(one.attempt))
         if self.config.tags:
             one.tag(self.config.chunk)
-        layers = self.model.config.num_hidden_layers
+        layers = self.model.config.cache_layers
         self.parent.say("progress", text=f"decode {one.ask.request}: all {layers} layers are here and committed")
         self.complete.put(one)
 

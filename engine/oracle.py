@@ -22,7 +22,7 @@ from tidegate.engine.model import Model, greedy, load_checkpoint, reference_gene
 from tidegate.engine.model.arithmetic import top_mask
 from tidegate.engine.model.attention import Attention, Projected
 
-__all__ = ["LIMIT", "Differing", "OracleError", "OracleReport", "oracle_compare"]
+__all__ = ["LIMIT", "Differing", "OracleError", "OracleReport", "need_transformers", "oracle_compare"]
 
 LIMIT = 1e-4  # of a logit; transformers keeps norms, softmax and the router in float32 even in a float64 model
 Sets = dict[tuple[int, int], frozenset[int]]  # (layer, position) -> positions chosen
@@ -86,7 +86,7 @@ def oracle_compare(
     this process, with the torch threads that it has.  Raises OracleError where transformers is not installed or too old, ValueError for
     logits of another shape, and CheckpointError as `load_checkpoint`.
     """
-    theirs = _transformers(checkpoint_folder)
+    theirs = _theirs(checkpoint_folder)
     model = load_checkpoint(checkpoint_folder, dtype="float64")
     if engine_logits.shape != (due := (new_tokens, model.config.vocab_size)):
         raise ValueError(f"the engine's logits are {engine_logits.shape} where {due} are due")
@@ -189,23 +189,28 @@ class _Judge(TorchFunctionMode):
                 hook.remove()
 
 
-def _transformers(folder: str | Path) -> Any:
-    """transformers' model of the checkpoint, float64; OracleError where there is no such thing."""
+def need_transformers() -> Any:
+    """The module transformers; OracleError where it is not installed, or older than the model."""
     way_out = "pip install 'tidegate[model]', or leave out --oracle"
     try:
         import transformers
     except ImportError as error:
         raise OracleError(f"the oracle is transformers, and it cannot be imported ({error}): {way_out}") from None
-    kind = getattr(transformers, "DeepseekV32ForCausalLM", None)
-    if kind is None:
+    if not hasattr(transformers, "DeepseekV32ForCausalLM"):
         raise OracleError(f"transformers {transformers.__version__} has no DeepseekV32, version 5 has: {way_out}")
+    return transformers
+
+
+def _theirs(folder: str | Path) -> Any:
+    """transformers' model of the checkpoint, float64."""
+    transformers = need_transformers()
     log: Any = transformers.utils.logging
     before = log.get_verbosity()
     log.set_verbosity_error()  # or it reports the MTP layer, which it does not compute, as a mistake
     log.disable_progress_bar()
     try:
         options = {"attn_implementation": "eager", "experts_implementation": "eager", "local_files_only": True}
-        return kind.from_pretrained(folder, dtype=torch.float64, **options).eval()
+        return transformers.DeepseekV32ForCausalLM.from_pretrained(folder, dtype=torch.float64, **options).eval()
     finally:
         log.set_verbosity(before)
 

@@ -215,12 +215,12 @@ def run_pair(
     text.
     """
     folder = tempfile.mkdtemp(prefix="tidegate-pool-")
-    worker = msgspec.structs.replace(
-        config, pool_folder=config.pool_folder or str(Path(folder) / "pool"), scratch_folder=folder,
-        requests=(), max_prompt=config.max_tokens,
-    )  # fmt: skip
     run, began = Run(config, on_line, timeout), time.monotonic()
     try:
+        worker = msgspec.structs.replace(
+            config.with_checkpoint(Path(folder) / "model"), pool_folder=config.pool_folder or str(Path(folder) / "pool"),
+            scratch_folder=folder, requests=(), max_prompt=config.max_tokens,
+        )  # fmt: skip
         for role, argv in (("decode", decode_argv), ("prefill", prefill_argv)):
             run.start(role, argv or worker_argv(role), worker)
         run.until(lambda: run.ready.keys() >= {"decode", "prefill"}, timeout)

@@ -18,7 +18,6 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.http.bodies import bytes_text
 from tidegate.engine.http.prefill_server import Call, PrefillServer
 from tidegate.engine.http.prompts import Limits
-from tidegate.engine.model import Model
 from tidegate.engine.pool_file import FilePool
 from tidegate.engine.prefill_copies import PoolCopies
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
@@ -36,7 +35,7 @@ class PrefillWorker:
 
     def __init__(self, config: RunConfig, parent: Parent) -> None:
         self.config, self.parent = config, parent
-        self.model = Model.random(config.model_config(), config.seed)
+        self.model = config.load_model()
         self.faults = Injector(config.prefill_faults)
         self.recorder = self._recorder()
         plan, model = config.plan(), self.model.config
@@ -95,13 +94,15 @@ class PrefillWorker:
         self._close()
 
     def _prefill(self, run: Run) -> None:
+        prompt = run.start.prompt
         for chunk in range(1, run.chunks + 1):
             step = self.engine.start(run, chunk)
             if step.begin == step.end:
                 self.engine.copy_step()
             else:
                 kv = SlotKV(self.engine, step, self.faults.attend_delay)
-                self.model.prefill_chunk(run.start.prompt[step.begin : step.end], step.begin, kv)
+                after = prompt[step.end] if step.end < len(prompt) else 0
+                self.model.prefill_chunk(prompt[step.begin : step.end], step.begin, kv, next_token=after)
             self.parent.say("progress", text=f"prefill {run.start.request}: chunk {chunk} of {run.chunks}")
 
     def _close(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from rich.table import Table
 
 from tidegate.engine.config import RunConfig
-from tidegate.engine.model import Model, reference_generate
+from tidegate.engine.model import reference_generate
 from tidegate.engine.pair import PairResult
 from tidegate.engine.worker_io import Line
 
@@ -38,7 +38,7 @@ class Comparison:
 def compare(config: RunConfig, result: PairResult) -> list[Comparison]:
     """Run the same model with everything resident in this process, same chunks and dtype, and compare bit by bit."""
     torch.set_num_threads(1)
-    model = Model.random(config.model_config(), config.seed)
+    model = config.load_model()
     out = []
     for index, request in enumerate(config.requests):
         line = result.results[index]

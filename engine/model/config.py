@@ -105,6 +105,14 @@ class ModelConfig:
         return self.num_hidden_layers + self.num_nextn_predict_layers
 
     @property
+    def lookahead(self) -> int:
+        """Tokens after its own on which a token's row of some layer depends: 1 for the MTP layer's, which takes the next one in.
+
+        Rows that were computed for another continuation of the same prefix are its rows but for the last `lookahead` of them.
+        """
+        return self.num_nextn_predict_layers
+
+    @property
     def main_width(self) -> int:
         """Elements of one main KV row: the compressed latent, then the rotated key."""
         return self.kv_lora_rank + self.qk_rope_head_dim

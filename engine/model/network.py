@@ -9,6 +9,7 @@ several models on a machine, one is by far the fastest).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -88,6 +89,17 @@ class Model:
     def random(cls, config: ModelConfig, seed: int) -> Model:
         """The model that (config, seed) names; equal in every process."""
         return cls(config, random_weights(config, seed))
+
+    def identity(self) -> str:
+        """Digest of the configuration and of every weight: two models with one identity compute the same KV, to the bit.
+
+        For the key under which a pool keeps rows; reads all weights, about a second for each gigabyte.
+        """
+        digest = hashlib.blake2b(repr(self.config).encode(), digest_size=16)
+        for name, weight in sorted(self.weights.items()):
+            digest.update(name.encode())
+            digest.update(weight.contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     # ---- prefill
 
