@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard kernels/native/*)
 
 demo: install
 	rm -rf .demo-trace
-	$(BIN)/tidegate run --new-tokens 12 --trace .demo-trace
+	$(BIN)/tidegate run --new-tokens 12 --oracle --trace .demo-trace
 	$(BIN)/tidegate trace .demo-trace
 
 test: install

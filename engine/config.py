@@ -133,7 +133,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Host memory that the longest request needs on Decode: its main KV in whole blocks, all layers."""
         model = self.model_config()
         blocks = -(-(self.max_tokens + self.new_tokens) // self.block_size)
-        return blocks * self.block_size * model.num_hidden_layers * model.main_width * model.torch_dtype.itemsize
+        return blocks * self.block_size * model.cache_layers * model.main_width * model.torch_dtype.itemsize
 
     @property
     def places(self) -> int:

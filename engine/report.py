@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.engine.config import RunConfig
-from tidegate.engine.model import reference_generate
+from tidegate.engine.model import Tokenizer, reference_generate
 from tidegate.engine.pair import PairResult
 from tidegate.engine.worker_io import Line
 
@@ -57,9 +58,10 @@ def _against(name: str, prompt: int, line: Line, tokens: list[int], logits: np.n
     return Comparison(name, prompt, line.tokens, line.tokens == tokens, same, reason)
 
 
-def text_of(tokens: list[int]) -> str:
-    """Tokens below 256 are bytes; what is not printable is shown as an escape."""
-    return repr(bytes(t for t in tokens if t < 256))[2:-1]
+def text_of(tokens: list[int], checkpoint: str) -> str:
+    """Text by the model's tokenizer; without one, bytes, those that are not printable as escapes."""
+    tokenizer = Tokenizer(checkpoint)
+    return tokenizer.decode(tokens) if tokenizer.reads_text else repr(bytes(t for t in tokens if t < 256))[2:-1]
 
 
 def hidden_share(blocked: float, moved: float) -> str:
@@ -69,11 +71,13 @@ def hidden_share(blocked: float, moved: float) -> str:
 
 def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) -> list[Table]:
     """The report as rich tables."""
-    answers = Table(title="Requests (random weights: the text means nothing, its equality does)")
+    random = "" if config.checkpoint else " (random weights: the text means nothing, its equality does)"
+    answers = Table(title=f"Requests{random}")
     for name in ("request", "prompt", "new tokens", "tokens equal", "logits bit-equal", "remark"):
         answers.add_column(name, overflow="fold")
     for c in compared:
-        answers.add_row(c.request, str(c.prompt_tokens), text_of(c.tokens), str(c.tokens_equal), str(c.logits_equal), c.reason)
+        text = Text(text_of(c.tokens, config.checkpoint))  # as it is: what a model says is no markup
+        answers.add_row(c.request, str(c.prompt_tokens), text, str(c.tokens_equal), str(c.logits_equal), c.reason)
     figures = Table(title="Figures", show_header=False)
     for name, value in rows(config, result):
         figures.add_row(name, value)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tidegate.engine.config import RunConfig
 
-DEMO_PROMPT = "examples/tide-gates.txt"
+DEMO_PROMPT = Path(__file__).resolve().parents[2] / "examples/tide-gates.txt"
 
 
 def command(
@@ -33,8 +35,10 @@ def command(
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
     check_mode: Annotated[bool, typer.Option("--check-mode", help="Allow dtypes that are for checks of arithmetic only.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
-    layers: Annotated[int, typer.Option(help="Layers of the small seeded model.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the model's weights.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")] = None,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Also run small in float64 and compare with transformers.")] = False,
     read_lease: Annotated[float, typer.Option(help="Seconds after which Prefill may revoke a read; 0: never.")] = 0.0,
     port: Annotated[int | None, typer.Option(help="Decode's control port; 0: any free one. [demo: 0]")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the run's trace into this new folder.")] = None,
@@ -46,6 +50,8 @@ def command(
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
     from tidegate.engine.errors import ConfigError
+    from tidegate.engine.model_options import model_options, tokens_of
+    from tidegate.engine.oracle import OracleError, need_transformers
     from tidegate.engine.run_options import prompts_of, run_config, run_settings
     from tidegate.engine.settings import read_settings
 
@@ -57,21 +63,23 @@ def command(
     try:
         options = {name: value for name, value in given.items() if value is not None}
         settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
-        requests = prompts_of(_tokens(prompt_file), prompts, settings.prefill.block_size)
+        requests = prompts_of(tokens_of(prompt_file or DEMO_PROMPT, model), prompts, settings.prefill.block_size)
         run = run_config(
-            settings, requests, new_tokens=new_tokens, model={"num_hidden_layers": layers}, seed=seed, read_lease=read_lease,
-            trace=str(trace or ""),
+            settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""),
+            **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
+        if oracle:
+            need_transformers()
         _free(run.port)
         if trace is not None:
             _new_folder(trace)
-    except ConfigError as error:
+    except (ConfigError, OracleError) as error:
         typer.echo(f"tidegate run: {error}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("tidegate run: interrupted; nothing was started", err=True)
         raise typer.Exit(130) from None
-    raise typer.Exit(_run(run))
+    raise typer.Exit(_run(run, oracle=oracle))
 
 
 def _layer_numbers(text: str | None) -> Any:
@@ -82,16 +90,6 @@ def _layer_numbers(text: str | None) -> Any:
         return [int(one) for one in text.split(",")] if text != "none" else []
     except ValueError:
         return text
-
-
-def _tokens(prompt_file: Path | None) -> bytes:
-    from tidegate.engine.errors import ConfigError
-
-    path = prompt_file or Path(__file__).resolve().parents[2] / DEMO_PROMPT
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"prompt file {path}: {error.strerror}; give a readable file with --prompt-file") from None
 
 
 def _free(port: int) -> None:
@@ -120,7 +118,7 @@ def _new_folder(path: Path) -> None:
         raise ConfigError(f"trace folder {path}: {error.strerror}; give a folder that can be written") from None
 
 
-def _run(config: RunConfig) -> int:
+def _run(config: RunConfig, *, oracle: bool) -> int:
     from rich.console import Console
 
     from tidegate.engine.pair import PairError, run_pair
@@ -145,4 +143,24 @@ def _run(config: RunConfig) -> int:
         console.print(table)
     equal = all(c.equal for c in compared)
     console.print("all tokens and logits are bit-equal" if equal else "NOT EQUAL")
-    return 0 if equal else 1
+    return 0 if equal and (not oracle or _agrees(config, console)) else 1
+
+
+def _agrees(config: RunConfig, console: Console) -> bool:
+    """Does transformers agree with a small run of the same checkpoint?"""
+    from tidegate.engine.oracle import OracleError
+    from tidegate.engine.oracle_run import oracle_run
+    from tidegate.engine.pair import PairError
+
+    try:
+        with console.status("asking the oracle") as status:
+            report = oracle_run(config, on_line=lambda role, line: status.update(f"oracle, {role}: {line.text or line.kind}"))
+    except (OracleError, PairError, ValueError) as error:
+        typer.echo(f"tidegate run: --oracle: {error}", err=True)
+        return False
+    except KeyboardInterrupt:
+        typer.echo("tidegate run: interrupted; the oracle's workers were ended", err=True)
+        raise typer.Exit(130) from None
+    for line in report.lines():
+        console.print(f"oracle (transformers, float64): {line}")
+    return report.agrees and report.resident_equal

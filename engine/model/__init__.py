@@ -5,7 +5,7 @@
 every other run is compared with.
 """
 
-from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, load_checkpoint, read_config, save_checkpoint
+from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, load_checkpoint, read_config, read_fields, save_checkpoint
 from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.model.network import DecodeKV, Model, PrefillKV, greedy
 from tidegate.engine.model.reference import ResidentKV, reference_generate, reference_prefill
@@ -24,6 +24,7 @@ __all__ = [
     "greedy",
     "load_checkpoint",
     "read_config",
+    "read_fields",
     "reference_generate",
     "reference_prefill",
     "save_checkpoint",

@@ -25,7 +25,7 @@ from tidegate.engine.model.hf_config import config_from_hf, config_to_hf
 from tidegate.engine.model.network import Model
 from tidegate.engine.model.weights import MTP_MAY, weight_shapes
 
-__all__ = ["CheckpointError", "check_checkpoint", "load_checkpoint", "read_config", "save_checkpoint"]
+__all__ = ["CheckpointError", "check_checkpoint", "load_checkpoint", "read_config", "read_fields", "save_checkpoint"]
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 STORED = {"bfloat16": "BF16", "float32": "F32", "float64": "F64"}
@@ -48,14 +48,18 @@ class Stored(NamedTuple):
     dtype: str  # as safetensors names it: BF16, F32, ...
 
 
+def read_fields(folder: str | Path) -> dict[str, Any]:
+    """`folder`/config.json as it is; CheckpointError where there is none, or where it is no JSON object."""
+    return _json(Path(folder) / CONFIG)
+
+
 def read_config(folder: str | Path, *, dtype: str = "") -> ModelConfig:
     """The model that `folder`/config.json describes; CheckpointError as `config_from_hf`.  dtype: compute in this instead."""
-    path = Path(folder) / CONFIG
-    fields = _json(path)
+    fields = read_fields(folder)
     try:
         return config_from_hf(fields, dtype=dtype)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise CheckpointError(f"{Path(folder) / CONFIG}: {error}") from None
 
 
 def check_checkpoint(folder: str | Path, *, dtype: str = "") -> ModelConfig:

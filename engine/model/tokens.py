@@ -23,9 +23,9 @@ class Tokenizer:
         self._inner: Any = _open(path) if folder and path.exists() else None
 
     @property
-    def name(self) -> str:
-        """For the report."""
-        return "tokenizer.json" if self._inner else "bytes"
+    def reads_text(self) -> bool:
+        """Is there a tokenizer.json?"""
+        return self._inner is not None
 
     def encode(self, data: bytes) -> list[int]:
         """Tokens of a prompt, no marks added.  ValueError for bytes that are not UTF-8, where the tokenizer wants text."""

@@ -1,0 +1,44 @@
+"""Which model `tidegate run` computes, and the tokens of its prompt.
+
+Rule: what is wrong with a folder or a file is said here, before anything is started; a seeded model's options beside a folder are a
+contradiction, and refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tidegate.engine.errors import ConfigError
+from tidegate.engine.model import CheckpointError, Tokenizer, read_fields
+from tidegate.engine.refusals import refuse_model
+
+__all__ = ["model_options", "tokens_of"]
+
+
+def model_options(folder: Path | None, *, layers: int | None, seed: int | None) -> dict[str, Any]:
+    """The fields of RunConfig that say which model is run.  ConfigError for options that contradict each other, and for a folder
+    whose model cannot be offloaded; its tensors are checked by `RunConfig.checked`.
+    """
+    if folder is None:
+        return {"model": {"num_hidden_layers": 8 if layers is None else layers}, "seed": seed or 0}
+    for name, value in (("--layers", layers), ("--seed", seed)):
+        if value is not None:
+            raise ConfigError(f"{name} is {value} beside --model {folder}: it is of the seeded model; leave one of them out")
+    try:
+        refuse_model(read_fields(folder), f"{folder}/config.json")
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from None
+    return {"checkpoint": str(folder)}
+
+
+def tokens_of(path: Path, folder: Path | None) -> list[int]:
+    """Tokens of the text file `path`, by the tokenizer of the model in `folder`.  ConfigError where either cannot be read."""
+    try:
+        return Tokenizer(folder or "").encode(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"prompt file {path}: {error.strerror}; give a readable file with --prompt-file") from None
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from None
+    except ValueError as error:
+        raise ConfigError(f"prompt file {path}: {error}") from None
