@@ -21,7 +21,7 @@ __all__ = ["MOST_STATES", "run", "summary"]
 
 MOST_STATES = 100_000
 """Configurations with more states are left to `tidegate check`, except ALSO, which some conjuncts need."""
-ALSO = ("abort-requests",)
+ALSO = ("abort-requests", "save-fails")
 
 
 def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Console | None = None) -> bool:

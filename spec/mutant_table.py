@@ -19,8 +19,9 @@ from tidegate.spec.errors import SpecError
 from tidegate.spec.mutants import Mutant, Verdict, all_mutants
 from tidegate.spec.paths import root
 
-__all__ = ["Entry", "differences", "read", "stale", "table_path", "write"]
+__all__ = ["Entry", "differences", "document", "read", "stale", "table_path", "write"]
 
+BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 HOW = "run `tidegate check --mutants --write` and read what it says of the new ones"
 
 
@@ -88,14 +89,39 @@ def differences(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> list[s
     return out
 
 
+def markdown(entries: Sequence[Entry]) -> str:
+    """The table as docs/model.md shows it, between its two marks."""
+    lines = ["| conjunct | text | without it | how |", "|---|---|---|---|"]
+    for e in entries:
+        text = e.conjunct.replace("|", "\\|")
+        if e.kind == "killed":
+            how = f"{e.effect}; with it: {e.real}"
+            lines.append(f"| {e.name} | `{text}` | **{e.violates}** in {e.configuration}, {e.steps} steps | {how} |")
+        else:
+            alone = f"; alone the machine breaks {e.alone}" if e.alone else ""
+            lines.append(f"| {e.name} | `{text}` | {e.kind} | {e.effect}{alone} |")
+    return "\n".join([BEGIN, *lines, END])
+
+
+def document(text: str, entries: Sequence[Entry]) -> str:
+    """docs/model.md with the table brought up to date. Raises SpecError if it lacks the marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SpecError(f"docs/model.md has not both {BEGIN} and {END}: put them where the table shall stand")
+    return before + markdown(entries) + after
+
+
 def write(verdicts: Sequence[Verdict], path: Path | None = None) -> Path:
-    """Write the table; rows of machines that were not judged stay as they were."""
+    """Write the table, and docs/model.md after it; rows of machines that were not judged stay as they were."""
     path = path or table_path()
     fresh = {v.mutant.name: entry(v) for v in verdicts}
     kept = {e.name: e for e in read(path)} if path.exists() else {}
     rows = [fresh.get(m.name) or kept.get(m.name) for m in all_mutants()]
     head = '# Written by `tidegate check --mutants --write`; what the columns mean is told in docs/model.md.\n'
     path.write_text(head + "".join(_toml(row) for row in rows if row is not None))
+    page = root() / "docs" / "model.md"
+    page.write_text(document(page.read_text(), read(path)))
     return path
 
 

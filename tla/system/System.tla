@@ -385,6 +385,7 @@ SaveEnd(t, ok) ==
 
 \* The pool evicts a readable object that nobody has pinned.
 Evict(o) ==
+    /\ pool[o].phase # "absent"      \* there is nothing of it to evict
     /\ Count("evict") < MaxEvict
     /\ PO!CanEvict(pool[o])
     /\ Use("evict")
