@@ -133,6 +133,11 @@ class Oracle:
         if attempt in self.failed or attempt in self.finished:
             self.wrong.append(f"the read of {say(t)} begins although attempt {attempt} is over")
 
+    def asks(self, attempt: int) -> None:
+        """Decode asks for a run of the attempt (START)."""
+        if attempt in self.failed or attempt in self.finished:
+            self.wrong.append(f"attempt {attempt} asks for a run although it is over: somebody will compute for nobody")
+
     def attempt_failed(self, attempt: int) -> None:
         if attempt in self.failed:
             self.wrong.append(f"two verdicts: attempt {attempt} failed twice")

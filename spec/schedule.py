@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidegate.protocol.errors import ProtocolError
 from tidegate.spec.bounds import Bounds
-from tidegate.spec.rest import at_rest, waiting
+from tidegate.spec.rest import at_rest, tombstones, waiting
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.values import Value
 from tidegate.spec.world import ARGUMENTS, MESSAGES, Label, World
@@ -73,14 +73,18 @@ def say_label(label: Label) -> str:
 
 
 def _step(world: World, label: Label) -> list[str]:
-    """Take a step that was offered; what is wrong afterwards.  A session must not fail in the middle of it."""
+    """Take a step that was offered; what is wrong afterwards.  A session must not fail in the middle of it, and what it has
+    said of work that is over stays as it is."""
+    before = tombstones(world)
     try:
         world.apply(label)
     except ProtocolError as error:
         return [f"the session contradicts itself: {str(error).splitlines()[0]}"]
     except LookupError as error:
         return [f"the session dies in {say_label(label)}: {type(error).__name__} {error}"]
-    return world.violations()
+    after = tombstones(world)
+    changed = [f"{name} was {old} at its end and is now {after[name]}" for name, old in before.items() if after[name] != old]
+    return world.violations() or changed
 
 
 def drain(world: World) -> list[str]:

@@ -1,7 +1,8 @@
 """Every guard of the machines that stand between two processes and their shared bytes: without it, a real run does harm.
 
-A conjunct is dropped in the .tla, compiled, and installed in the worker concerned; no file of the product is touched.  A few run in
-every `make test`, all of them, and the trace of each, in `make test-long`.
+A conjunct is dropped in the .tla, compiled, and installed in the worker concerned; no file of the product is touched.  What cannot
+be shown so has a reason that a machine decides, here or in tla/mutants.toml.  A few run in every `make test`, all of them, and the
+trace of each, in `make test-long`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import re
 from pathlib import Path
 
 import pytest
-from gate_tools import SCENARIOS, harm, mutants
+from gate_tools import SCENARIOS, OneThread, harm, mutants
 
+from tidegate.spec import mutant_table
+from tidegate.spec.decisive import decisive_in_sessions
+from tidegate.spec.mutants import DEFENCE
 from tidegate.spec.trace import check
 from tidegate.spec.trace_lines import TraceRefused
+from tidegate.spec.variant import configurations
+from tidegate.spec.world import World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 
@@ -23,6 +29,7 @@ ANY = "died: .*no load is under way|failed: |wrong bytes: "
 
 HARMFUL = {
     "PhysicalBuffer.CanClaim#1": ("a slow read", ANY),
+    "PhysicalBuffer.CanExtend#1": ("nothing special", "refused: .*Claim.*PhysicalBuffer.CanExtend"),
     "PhysicalBuffer.CanWrite#1": ("a slow load", ANY),
     "PhysicalBuffer.CanLeave#1": ("a run that fails while the next one owns a slot", "failed: .*'second': 'not complete"),
     "PhysicalBuffer.CanRelease#1": ("a run that fails while it loads", ANY),
@@ -30,38 +37,33 @@ HARMFUL = {
     "PhysicalBuffer.CanRelease#3": ("a slow attention over one slot", "wrong bytes: first"),
     "PhysicalBuffer.CanRelease#4": ("a slow save", "wrong bytes: first"),
     "PhysicalBuffer.CanRelease#5": ("a slow read", "wrong bytes: first"),
+    "Transfer.CanRevoke#1": ("a run that outlives its leases", "failed: .*its read lease ran out"),
     "Transfer.CanDone#1": ("a revoked read whose answer comes late", "wrong bytes: first"),
     "ContributorGroup.CanQuiet#1": ("a read that lands after it failed", "wrong bytes: second"),
 }
 QUICK = ("PhysicalBuffer.CanRelease#3", "PhysicalBuffer.CanRelease#4", "PhysicalBuffer.CanRelease#5", "ContributorGroup.CanQuiet#1")
 
-ONE_COPY = "the data path ends each copy once, and says so once"
-IN_ORDER = "one thread computes, and takes a run's steps in order"
-ONE_MEMBER = "one Prefill rank: the group has one member"
-HARMLESS = {
-    "PhysicalBuffer.CanLoadEnded#1": ONE_COPY,
-    "PhysicalBuffer.CanExtend#1": IN_ORDER,
-    "PhysicalBuffer.CanExtend#2": IN_ORDER,
-    "PhysicalBuffer.CanWrite#2": IN_ORDER,
-    "PhysicalBuffer.CanAttended#1": ONE_COPY,
-    "PhysicalBuffer.CanSaveEnded#1": ONE_COPY,
-    "PhysicalBuffer.CanTransferEnded#1": "the verdict of a transfer is taken once (Transfer.CanDone, CanFail, CanRevoke)",
-    "Transfer.CanPublish#1": IN_ORDER,
-    "Transfer.CanFail#1": "a second verdict that is no success changes no answer",
-    "Transfer.CanRevoke#1": "the worker revokes only what is_held",
-    "ContributorGroup.CanBegin#1": ONE_MEMBER,
-    "ContributorGroup.CanLanded#1": ONE_COPY,
-    "ContributorGroup.CanDone#1": ONE_MEMBER,
-    "ContributorGroup.CanDone#2": ONE_MEMBER,
-    "ContributorGroup.CanFail#1": ONE_MEMBER,
-    "ContributorGroup.CanFail#2": ONE_MEMBER,
-    "ContributorGroup.CanSucceed#1": ONE_MEMBER,
-}  # fmt: skip
-"""Conjuncts whose loss a run of one rank a side cannot show, with the reason; the model has its own word on each."""
+ONE_THREAD = ("PhysicalBuffer.CanWrite#2",)
+"""Load-bearing in the model, whose runs compute in any order; the engine computes them in one thread, one after the other."""
+IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys()
+"""Defence in depth: at one rank a side nothing can tell whether they are there; tla/mutants.toml has the reason of each."""
 
 
 def test_every_conjunct_has_its_place_here() -> None:
-    assert mutants().keys() == HARMFUL.keys() | HARMLESS.keys()
+    assert sorted(mutants()) == sorted([*HARMFUL, *ONE_THREAD, *IDLE])
+
+
+@pytest.mark.parametrize("configuration", [c.name for c in configurations() if c.states < 50_000] if LONG else ["retry"])
+def test_a_thread_that_computes_one_run_after_another_never_needs(configuration: str) -> None:
+    (model,) = configurations([configuration])
+    concerned = [(mutants()[name].conjunct, mutants()[name].module, mutants()[name].python()) for name in ONE_THREAD]
+    assert decisive_in_sessions(OneThread(model.bounds), concerned) == set()
+
+
+def test_threads_that_compute_at_once_do() -> None:
+    (model,) = configurations(["retry"])
+    concerned = [(mutants()[name].conjunct, mutants()[name].module, mutants()[name].python()) for name in ONE_THREAD]
+    assert {str(c).split(" ")[0] for c in decisive_in_sessions(World(model.bounds), concerned)} == set(ONE_THREAD)
 
 
 @pytest.mark.parametrize("mutant", HARMFUL if LONG else QUICK)
@@ -76,5 +78,6 @@ def test_without_it_a_real_run_does_harm(mutant: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS if LONG else ["a slow attention over one slot", "a read that lands after it failed"])
 def test_with_every_guard_the_same_moment_is_harmless(scenario: str, tmp_path: Path) -> None:
-    assert harm(scenario, trace=str(tmp_path)) == ""
+    watched = {name: mutants()[name] for name in (*ONE_THREAD, *IDLE)} if LONG else {}
+    assert harm(scenario, trace=str(tmp_path), watched=watched) == ""
     assert check(tmp_path).attempts == 2
