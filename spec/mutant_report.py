@@ -28,7 +28,9 @@ def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Conso
     """Judge every mutant (of one machine, if named). True if all is as the table says, or as it may be written."""
     console = console or Console()
     mutants = all_mutants(machine)
-    verdicts = _judged(mutants, jobs, console, (lambda verdict: mutant_table.write([verdict])) if write else None)
+    order = [m.name for m in all_mutants()] if write else []
+    keep = (lambda verdict: mutant_table.write([verdict], order=order)) if write else None
+    verdicts = _judged(mutants, jobs, console, keep)
     console.print(summary(verdicts))
     wrong = [f"{v.mutant.name} is open: {v.effect}" for v in verdicts if not v.fine]
     if write:

@@ -162,7 +162,8 @@ def _hunt(mutant: Mutant, model: Configuration, python: str) -> Verdict:
     first = _hunt_without(mutant, model, python, ORDERLY)
     if first.kind == "killed" or not set(ORDERLY) & set(model.properties):
         return first
-    return _hunt_without(mutant, model, python, [name for name in model.properties if name not in ORDERLY])
+    second = _hunt_without(mutant, model, python, [name for name in model.properties if name not in ORDERLY])
+    return first if first.violated and second.kind != "killed" else second
 
 
 def _hunt_without(mutant: Mutant, model: Configuration, python: str, aside: Sequence[str]) -> Verdict:

@@ -58,14 +58,18 @@ def _plain(value: Value) -> object:
 
 
 def replay(bounds: Bounds, labels: Sequence[Label]) -> Replay:
-    """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong."""
-    world = World(bounds)
+    """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong.  That a record of
+    what is over has changed is told where nothing worse comes of it."""
+    world, changed = World(bounds), list[str]()
     for number, label in enumerate(labels, 1):
         if label not in world.moves():
             return Replay([], number, f"{say_label(label)} is not offered")
+        before = tombstones(world)
         if wrong := _step(world, label):
             return Replay(wrong)
-    return Replay(drain(world))
+        after = tombstones(world)
+        changed += [f"{name} ended as {old}, and is {after.get(name)} later" for name, old in before.items() if after.get(name) != old]
+    return Replay(drain(world) or changed)
 
 
 def say_label(label: Label) -> str:
@@ -73,18 +77,14 @@ def say_label(label: Label) -> str:
 
 
 def _step(world: World, label: Label) -> list[str]:
-    """Take a step that was offered; what is wrong afterwards.  A session must not fail in the middle of it, and what it has
-    said of work that is over stays as it is."""
-    before = tombstones(world)
+    """Take a step that was offered; what is wrong afterwards.  A session must not fail in the middle of it."""
     try:
         world.apply(label)
     except ProtocolError as error:
         return [f"the session contradicts itself: {str(error).splitlines()[0]}"]
     except LookupError as error:
         return [f"the session dies in {say_label(label)}: {type(error).__name__} {error}"]
-    after = tombstones(world)
-    changed = [f"{name} was {old} at its end and is now {after[name]}" for name, old in before.items() if after[name] != old]
-    return world.violations() or changed
+    return world.violations()
 
 
 def drain(world: World) -> list[str]:

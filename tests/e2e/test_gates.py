@@ -16,6 +16,7 @@ from gate_tools import SCENARIOS, OneThread, harm, mutants
 
 from tidegate.spec import mutant_table
 from tidegate.spec.decisive import decisive_in_sessions
+from tidegate.spec.lockstep import lockstep
 from tidegate.spec.mutants import DEFENCE
 from tidegate.spec.trace import check
 from tidegate.spec.trace_lines import TraceRefused
@@ -45,12 +46,14 @@ QUICK = ("PhysicalBuffer.CanRelease#3", "PhysicalBuffer.CanRelease#4", "Physical
 
 ONE_THREAD = ("PhysicalBuffer.CanWrite#2",)
 """Load-bearing in the model, whose runs compute in any order; the engine computes them in one thread, one after the other."""
+RECORD_ONLY = ("Transfer.CanFail#1",)
+"""Without it a verdict changes its name after its end; every message, effect and byte stays the same, so no run can show it."""
 IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys()
 """Defence in depth: at one rank a side nothing can tell whether they are there; tla/mutants.toml has the reason of each."""
 
 
 def test_every_conjunct_has_its_place_here() -> None:
-    assert sorted(mutants()) == sorted([*HARMFUL, *ONE_THREAD, *IDLE])
+    assert sorted(mutants()) == sorted([*HARMFUL, *ONE_THREAD, *RECORD_ONLY, *IDLE])
 
 
 @pytest.mark.parametrize("configuration", [c.name for c in configurations() if c.states < 50_000] if LONG else ["retry"])
@@ -64,6 +67,15 @@ def test_threads_that_compute_at_once_do() -> None:
     (model,) = configurations(["retry"])
     concerned = [(mutants()[name].conjunct, mutants()[name].module, mutants()[name].python()) for name in ONE_THREAD]
     assert {str(c).split(" ")[0] for c in decisive_in_sessions(World(model.bounds), concerned)} == set(ONE_THREAD)
+
+
+@pytest.mark.parametrize("name", RECORD_ONLY)
+@pytest.mark.parametrize("configuration", ["lease-one", "failures"] if LONG else ["lease-one"])
+def test_nobody_outside_can_tell_whether_it_is_there(name: str, configuration: str) -> None:
+    (model,) = configurations([configuration])
+    outcome = lockstep(model.bounds, mutants()[name].module, mutants()[name].conjunct.guard, mutants()[name].python())
+    assert outcome.difference == ""
+    assert outcome.pairs >= model.states
 
 
 @pytest.mark.parametrize("mutant", HARMFUL if LONG else QUICK)
