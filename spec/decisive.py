@@ -57,7 +57,8 @@ def instrument(source: str, numbered: Sequence[tuple[int, Conjunct]]) -> str:
 
 
 def decisive(model: Configuration, machines: Sequence[tuple[Path, Sequence[Conjunct]]]) -> set[Conjunct]:
-    """The conjuncts that decide somewhere in what a configuration reaches. Raises SpecError if TLC cannot judge it."""
+    """The conjuncts that decide somewhere in what a configuration reaches. machines: each with all its conjuncts.
+    Raises SpecError if TLC cannot judge it."""
     every = [c for _, cs in machines for c in cs]
     number = {c: i for i, c in enumerate(every, 1)}
     changed = {path.stem: instrument(path.read_text(), [(number[c], c) for c in cs]) for path, cs in machines}
