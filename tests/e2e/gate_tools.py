@@ -19,6 +19,7 @@ from pair_tools import MODEL, TEXT, mutated, slow
 from tidegate.engine.config import FaultSpec, Request, RunConfig
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.engine.report import compare
+from tidegate.protocol.messages import TransferId
 from tidegate.spec.mutants import Mutant, all_mutants
 from tidegate.spec.trace import check
 from tidegate.spec.trace_lines import TraceRefused
@@ -57,8 +58,6 @@ SCENARIOS: dict[str, Callable[[], RunConfig]] = {
     "a revoked read whose answer comes late": lambda: small(
         read_lease=1.5, decode_faults=(slow("read", 4.0, layer=6, chunk=3, nth=1),),
         prefill_faults=(failing("send", "lose", what="RUN_FAILED"),)),
-    "a run that outlives its leases": lambda: small(
-        read_lease=4.0, deadline_seconds=20.0, prefill_faults=(slow("attend", 6.0, layer=1, chunk=3, nth=1),)),
     "a read that lands after it failed": lambda: small(
         concurrency=1, decode_faults=(failing("read", "unknown", 2.5, layer=2, chunk=1, nth=1), slow("read", 4.0, layer=3, chunk=3))),
 }  # fmt: skip
@@ -88,12 +87,23 @@ def listening(role: str, watched: Mapping[str, Mutant], notes: Path) -> list[str
     ]  # fmt: skip
 
 
-class OneThread(World):
-    """A World whose worker is the engine's: it asks about the first run that is not over, and about no other."""
+class AsTheEngine(World):
+    """A World driven as the Prefill worker drives its session: it asks about the first run that is not over and about no other,
+    for one thread computes; and its leases are those of transfers for which READY is still worth repeating."""
 
     def worker(self) -> Iterator[Label]:
-        going = next((r for r in self.running if self.prefill.runs[r].phase == "running"), 0)
-        return (label for label in super().worker() if label[1] == going)
+        every, going = self.running, (r for r in self.running if self.prefill.runs[r].phase == "running")
+        self.running = dict.fromkeys(list(going)[:1])
+        labels = list(super().worker())
+        self.running = every
+        return iter(labels)
+
+    def faults(self) -> Iterator[Label]:
+        every = self.readies
+        self.readies = {t: ready for t, ready in every.items() if self.prefill.is_held(TransferId(*t))}
+        labels = list(super().faults())
+        self.readies = every
+        return iter(labels)
 
 
 def harm(scenario: str, mutant: str = "", trace: str = "", watched: Mapping[str, Mutant] = {}) -> str:

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gate_tools import SCENARIOS, OneThread, harm, mutants
+from gate_tools import SCENARIOS, AsTheEngine, harm, mutants
 
 from tidegate.spec import mutant_table
 from tidegate.spec.decisive import decisive_in_sessions
@@ -38,14 +38,14 @@ HARMFUL = {
     "PhysicalBuffer.CanRelease#3": ("a slow attention over one slot", "wrong bytes: first"),
     "PhysicalBuffer.CanRelease#4": ("a slow save", "wrong bytes: first"),
     "PhysicalBuffer.CanRelease#5": ("a slow read", "wrong bytes: first"),
-    "Transfer.CanRevoke#1": ("a run that outlives its leases", "failed: .*its read lease ran out"),
     "Transfer.CanDone#1": ("a revoked read whose answer comes late", "wrong bytes: first"),
     "ContributorGroup.CanQuiet#1": ("a read that lands after it failed", "wrong bytes: second"),
 }
 QUICK = ("PhysicalBuffer.CanRelease#3", "PhysicalBuffer.CanRelease#4", "PhysicalBuffer.CanRelease#5", "ContributorGroup.CanQuiet#1")
 
-ONE_THREAD = ("PhysicalBuffer.CanWrite#2",)
-"""Load-bearing in the model, whose runs compute in any order; the engine computes them in one thread, one after the other."""
+NEVER_ASKED = {"PhysicalBuffer.CanWrite#2": "retry", "Transfer.CanRevoke#1": "lease-one"}
+"""Load-bearing in the configuration named, where runs compute in any order and a lease runs out at any time; but the engine
+computes in one thread, run after run, and keeps leases of held transfers only, so it asks neither where it would say no."""
 RECORD_ONLY = ("Transfer.CanFail#1",)
 """Without it a verdict changes its name after its end; every message, effect and byte stays the same, so no run can show it."""
 IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys()
@@ -53,20 +53,15 @@ IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().ke
 
 
 def test_every_conjunct_has_its_place_here() -> None:
-    assert sorted(mutants()) == sorted([*HARMFUL, *ONE_THREAD, *RECORD_ONLY, *IDLE])
+    assert sorted(mutants()) == sorted([*HARMFUL, *NEVER_ASKED, *RECORD_ONLY, *IDLE])
 
 
-@pytest.mark.parametrize("configuration", [c.name for c in configurations() if c.states < 50_000] if LONG else ["retry"])
-def test_a_thread_that_computes_one_run_after_another_never_needs(configuration: str) -> None:
-    (model,) = configurations([configuration])
-    concerned = [(mutants()[name].conjunct, mutants()[name].module, mutants()[name].python()) for name in ONE_THREAD]
-    assert decisive_in_sessions(OneThread(model.bounds), concerned) == set()
-
-
-def test_threads_that_compute_at_once_do() -> None:
-    (model,) = configurations(["retry"])
-    concerned = [(mutants()[name].conjunct, mutants()[name].module, mutants()[name].python()) for name in ONE_THREAD]
-    assert {str(c).split(" ")[0] for c in decisive_in_sessions(World(model.bounds), concerned)} == set(ONE_THREAD)
+@pytest.mark.parametrize("name", NEVER_ASKED)
+@pytest.mark.parametrize(("world", "decides"), [(AsTheEngine, False), (World, True)])
+def test_the_engine_never_asks_where_it_would_decide(name: str, world: type[World], decides: bool) -> None:
+    (model,) = configurations([NEVER_ASKED[name]])
+    one = mutants()[name]
+    assert bool(decisive_in_sessions(world(model.bounds), [(one.conjunct, one.module, one.python())])) == decides
 
 
 @pytest.mark.parametrize("name", RECORD_ONLY)
@@ -90,6 +85,6 @@ def test_without_it_a_real_run_does_harm(mutant: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS if LONG else ["a slow attention over one slot", "a read that lands after it failed"])
 def test_with_every_guard_the_same_moment_is_harmless(scenario: str, tmp_path: Path) -> None:
-    watched = {name: mutants()[name] for name in (*ONE_THREAD, *IDLE)} if LONG else {}
+    watched = {name: mutants()[name] for name in (*NEVER_ASKED, *IDLE)} if LONG else {}
     assert harm(scenario, trace=str(tmp_path), watched=watched) == ""
     assert check(tmp_path).attempts == 2
