@@ -174,7 +174,8 @@ class DecodeWorker:
         return places
 
     def _registered(self, attempt: int) -> None:
-        self.execute(self.session.registered(attempt))
+        if self.session.can_register(attempt):  # it may have failed meanwhile
+            self.execute(self.session.registered(attempt))
 
     def _schedule(self, one: Active) -> None:
         self.execute(self.session.schedule(one.attempt))

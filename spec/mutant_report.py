@@ -6,7 +6,7 @@ Rules: the exit is good only if no verdict is open and, unless the table is to b
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,11 +28,13 @@ def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Conso
     """Judge every mutant (of one machine, if named). True if all is as the table says, or as it may be written."""
     console = console or Console()
     mutants = all_mutants(machine)
-    verdicts = _judged(mutants, jobs, console)
+    order = [m.name for m in all_mutants()] if write else []
+    keep = (lambda verdict: mutant_table.write([verdict], order=order)) if write else None
+    verdicts = _judged(mutants, jobs, console, keep)
     console.print(summary(verdicts))
     wrong = [f"{v.mutant.name} is open: {v.effect}" for v in verdicts if not v.fine]
     if write:
-        console.print(f"wrote {mutant_table.write(verdicts)}")
+        console.print(f"wrote {mutant_table.table_path()}")
     else:
         entries = [e for e in mutant_table.read() if machine in ("", e.machine)]
         wrong += mutant_table.stale(entries, mutants) + mutant_table.differences(entries, verdicts)
@@ -41,7 +43,10 @@ def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Conso
     return not wrong
 
 
-def _judged(mutants: Sequence[Mutant], jobs: int, console: Console) -> list[Verdict]:
+def _judged(
+    mutants: Sequence[Mutant], jobs: int, console: Console, keep: Callable[[Verdict], object] | None = None
+) -> list[Verdict]:
+    """keep: gets each verdict as it comes, so that an interrupted run loses none."""
     models = [c for c in configurations() if c.states <= MOST_STATES or c.name in ALSO]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     lock = threading.Lock()
@@ -50,6 +55,8 @@ def _judged(mutants: Sequence[Mutant], jobs: int, console: Console) -> list[Verd
 
         def told(v: Verdict) -> None:
             with lock:
+                if keep:
+                    keep(v)
                 progress.update(task, description="mutants", advance=1)
                 where = f"{v.violated} in {v.configuration}, {v.steps} steps" if v.violated else ""
                 console.print(Text(f"{v.mutant.name}: {v.kind} {where}"), highlight=False)

@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from tidegate.spec.errors import SpecError
-from tidegate.spec.mutants import Mutant, Verdict, all_mutants
+from tidegate.spec.mutants import DEFENCE, Mutant, Verdict, all_mutants
 from tidegate.spec.paths import root
 
-__all__ = ["Entry", "differences", "read", "stale", "table_path", "write"]
+__all__ = ["Entry", "differences", "document", "read", "stale", "table_path", "write"]
 
+BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 HOW = "run `tidegate check --mutants --write` and read what it says of the new ones"
 
 
@@ -88,14 +89,50 @@ def differences(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> list[s
     return out
 
 
-def write(verdicts: Sequence[Verdict], path: Path | None = None) -> Path:
-    """Write the table; rows of machines that were not judged stay as they were."""
+def markdown(entries: Sequence[Entry]) -> str:
+    """The table as docs/model.md shows it, between its two marks: how many of each kind, then every row."""
+    kinds = ("killed", *DEFENCE)
+    lines = [f"| machine | conjuncts | {' | '.join(kinds)} |", "|---|---|" + "---|" * len(kinds)]
+    machines = list(dict.fromkeys(e.machine for e in entries))
+    for name, mine in [(m, [e for e in entries if e.machine == m]) for m in machines] + [("all", list(entries))]:
+        counts = (sum(e.kind == kind for e in mine) for kind in kinds)
+        lines.append(f"| {name} | {len(mine)} | {' | '.join(map(str, counts))} |")
+    lines += ["", "| conjunct | text | without it | how |", "|---|---|---|---|"]
+    return "\n".join([BEGIN, *lines, *map(_row, entries), END])
+
+
+def _row(e: Entry) -> str:
+    text = e.conjunct.replace("|", "\\|")
+    if e.kind == "killed":
+        how = f"{e.effect}; with it: {e.real}".replace("|", "\\|")
+        return f"| {e.name} | `{text}` | **{e.violates}** in {e.configuration}, {e.steps} steps | {how} |"
+    alone = f"; alone the machine breaks {e.alone}" if e.alone else ""
+    return f"| {e.name} | `{text}` | {e.kind} | {e.effect}{alone} |"
+
+
+def document(text: str, entries: Sequence[Entry]) -> str:
+    """docs/model.md with the table brought up to date. Raises SpecError if it lacks the marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SpecError(f"docs/model.md has not both {BEGIN} and {END}: put them where the table shall stand")
+    return before + markdown(entries) + after
+
+
+def write(verdicts: Sequence[Verdict], path: Path | None = None, order: Sequence[str] = ()) -> Path:
+    """Write the table (and, if it is the committed one, docs/model.md after it); rows that were not judged stay as they were.
+    order: the names of all conjuncts, if the caller knows them: listing them takes seconds."""
+    committed = path is None
+    order = order or [m.name for m in all_mutants()]
     path = path or table_path()
     fresh = {v.mutant.name: entry(v) for v in verdicts}
     kept = {e.name: e for e in read(path)} if path.exists() else {}
-    rows = [fresh.get(m.name) or kept.get(m.name) for m in all_mutants()]
+    rows = [fresh.get(name) or kept.get(name) for name in order]
     head = '# Written by `tidegate check --mutants --write`; what the columns mean is told in docs/model.md.\n'
     path.write_text(head + "".join(_toml(row) for row in rows if row is not None))
+    if committed:
+        page = root() / "docs" / "model.md"
+        page.write_text(document(page.read_text(), read(path)))
     return path
 
 

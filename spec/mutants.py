@@ -4,10 +4,10 @@ Rules: a dropped conjunct counts as load-bearing only if TLC names a property of
 counterexample, replayed as a schedule through the real sessions over the regenerated machine, does harm there (wrong bytes, a
 hang, a leak, two verdicts), while the machines as they are refuse that schedule or take it without harm.  If a counterexample
 does no harm, its property is set aside and TLC looks for the next.  A conjunct that survives is defence in depth for one of
-three reasons, each decided by a machine:
-  idle     it decides nowhere: TLC meets no state of any configuration where it alone is false, so the graph is unchanged;
-  same     it decides, but the graph is unchanged: the sessions with and without it go through the same states (`lockstep`);
-  silent   only the machine's own record differs: moves, messages, effects and contents are the same in every pair of states.
+two reasons, each decided by a machine:
+  idle     it decides nowhere: neither TLC, in any configuration, nor the sessions meet a state where it alone is false, so
+           the graph is unchanged;
+  same     it decides, but the graph is unchanged: the sessions with and without it go through the same states (`lockstep`).
 Anything else is open, and fails the check.  The committed result is tla/mutants.toml.
 """
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tidegate.spec import gen
-from tidegate.spec.decisive import decisive
+from tidegate.spec.bounds import Bounds
+from tidegate.spec.decisive import decisive, decisive_in_sessions
 from tidegate.spec.emit import snake
 from tidegate.spec.errors import SpecError
 from tidegate.spec.lockstep import lockstep
@@ -31,10 +32,14 @@ from tidegate.spec.paths import root
 from tidegate.spec.schedule import Replay, labels_of, replay
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.variant import Configuration, configurations
+from tidegate.spec.world import World
 
 __all__ = ["DEFENCE", "Mutant", "Verdict", "all_mutants", "judge", "run_all", "where_decisive"]
 
-DEFENCE = ("idle", "same", "silent")
+DEFENCE = ("idle", "same")
+
+ORDERLY = ("ClaimOnce",)
+SMALL = 20_000
 
 _patching = threading.RLock()  # a machine module is one for the whole process
 
@@ -104,12 +109,18 @@ def all_mutants(machine: str = "") -> list[Mutant]:
 
 
 def where_decisive(mutants: Sequence[Mutant], models: Sequence[Configuration], jobs: int = 2) -> dict[str, list[Configuration]]:
-    """For each mutant, by name, the configurations in which its conjunct decides something, smallest first."""
+    """For each mutant, by name, the configurations in which its conjunct decides something, smallest first: in the model, or,
+    up to SMALL states, in the sessions."""
     machines: dict[Path, list[Conjunct]] = {}
     for m in mutants:
         machines.setdefault(m.source, []).append(m.conjunct)
     with ThreadPoolExecutor(jobs) as pool:
         found = list(pool.map(lambda model: decisive(model, list(machines.items())), models))
+    with _patching:
+        changed = [(m.conjunct, m.module, m.python()) for m in mutants]
+        for model, those in zip(models, found, strict=True):
+            if model.states <= SMALL:
+                those |= decisive_in_sessions(World(model.bounds), changed)
     return {m.name: [model for model, those in zip(models, found, strict=True) if m.conjunct in those] for m in mutants}
 
 
@@ -119,35 +130,46 @@ def judge(mutant: Mutant, models: Sequence[Configuration], looked_in: int) -> Ve
         reason = f"decides nowhere in {looked_in} configurations: the reachable graph is unchanged"
         return Verdict(mutant, "idle", effect=reason, alone=_alone(mutant))
     opened: Verdict | None = None
-    pairs, same, python = 0, True, mutant.python()
+    pairs, python = 0, mutant.python()
+    compared: set[Bounds] = set()
     for model in models:
         difference = ""
         if opened is None:
+            if model.bounds in compared:
+                continue
             with _patching:
                 outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
-            pairs, same, difference = pairs + outcome.pairs, same and outcome.same, outcome.difference
-            if not difference:
+            pairs, difference = pairs + outcome.pairs, outcome.difference
+            if outcome.same and not difference:
+                compared.add(model.bounds)
                 continue  # nobody can tell the two apart there
         verdict = _hunt(mutant, model, python)
         if verdict.kind == "killed":
             return verdict
         opened = opened or Verdict(mutant, "open", model.name, verdict.violated, verdict.steps,
-                                   f"{difference}; {verdict.effect}", verdict.real)  # fmt: skip
+                                   f"{difference or 'the records differ'}; {verdict.effect}", verdict.real)  # fmt: skip
     if opened:
         return opened
-    reason = (
-        f"the sessions with and without it go through the same states, {pairs:,} in {len(models)} configurations"
-        if same
-        else f"only the machine's own record differs: same moves, messages, effects and contents in {pairs:,} pairs of states"
-    )
-    return Verdict(mutant, "same" if same else "silent", effect=reason, alone=_alone(mutant))
+    reason = f"the sessions with and without it go through the same states, {pairs:,} in {len(compared)} configurations"
+    return Verdict(mutant, "same", effect=reason, alone=_alone(mutant))
 
 
 def _hunt(mutant: Mutant, model: Configuration, python: str) -> Verdict:
-    """The first property whose counterexample does harm in the real sessions; open if there is none."""
-    gone: list[str] = []
+    """The first property whose counterexample does harm in the real sessions; open if there is none.
+
+    Properties about bytes are asked before ORDERLY ones, whose counterexamples are shorter and say less.
+    """
+    first = _hunt_without(mutant, model, python, ORDERLY)
+    if first.kind == "killed" or not set(ORDERLY) & set(model.properties):
+        return first
+    second = _hunt_without(mutant, model, python, [name for name in model.properties if name not in ORDERLY])
+    return first if first.violated and second.kind != "killed" else second
+
+
+def _hunt_without(mutant: Mutant, model: Configuration, python: str, aside: Sequence[str]) -> Verdict:
+    gone = list(aside)
     harmless: Verdict | None = None
-    while len(gone) < len(model.properties):
+    while set(model.properties) - set(gone):
         try:
             result = model.run(mutant.changed, gone)
         except SpecError as error:
@@ -160,6 +182,14 @@ def _hunt(mutant: Mutant, model: Configuration, python: str) -> Verdict:
         harmless = harmless or verdict
         gone.append(result.violated)
     return harmless or Verdict(mutant, "open", model.name, effect="no property breaks")
+
+
+def again(mutant: Mutant, model: Configuration, violates: str) -> Verdict:
+    """Does `violates` break in `model` without the conjunct, and does its counterexample do harm?  One run of TLC."""
+    result = model.run(mutant.changed, [name for name in model.properties if name != violates])
+    if result.verdict != "violated":
+        return Verdict(mutant, "open", model.name, effect=f"{violates} does not break")
+    return _replayed(mutant, model, result, mutant.python())
 
 
 def _replayed(mutant: Mutant, model: Configuration, result: Result, python: str) -> Verdict:

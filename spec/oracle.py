@@ -34,7 +34,7 @@ class Oracle:
     """The history of one World and the judgement on it."""
 
     _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
-             "taken", "spoilt", "whole")  # fmt: skip
+             "taken", "spoilt", "whole", "evicted")  # fmt: skip
     _maps = ("owner", "heard", "attempt_of", "published")
 
     def __init__(self) -> None:
@@ -50,6 +50,7 @@ class Oracle:
         self.taken: set[int] = set()  # runs that have taken the slot of their next step and have not written it
         self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
         self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
+        self.evicted: set[tuple[int, int]] = set()  # objects whose memory the pool has given away
         self.owner: dict[int, int] = {}  # block -> attempt
         self.heard: dict[int, int] = {}  # attempt -> the run it listens to: the first whose word it took
         self.attempt_of: dict[int, int] = {}  # run -> attempt
@@ -72,6 +73,11 @@ class Oracle:
         if t[0] in self.taken:
             self.wrong.append(f"{say(t)} takes a slot although run {t[0]} writes the one that it has taken")
         self.taken.add(t[0])
+
+    def saves(self, t: T) -> None:
+        """A save of step t begins."""
+        if t[:2] in self.evicted:
+            self.wrong.append(f"{say(t)} is saved into object {t[:2]}, whose memory was given away")
 
     def saved(self, key: tuple[int, int], every_layer: bool) -> None:
         """A save into object `key` ended well; every_layer: it was the last one."""
@@ -132,6 +138,11 @@ class Oracle:
             self.wrong.append(f"attempt {attempt} reads {say(t)} although it listens to run {self.heard[attempt]}")
         if attempt in self.failed or attempt in self.finished:
             self.wrong.append(f"the read of {say(t)} begins although attempt {attempt} is over")
+
+    def asks(self, attempt: int) -> None:
+        """Decode asks for a run of the attempt (START)."""
+        if attempt in self.failed or attempt in self.finished:
+            self.wrong.append(f"attempt {attempt} asks for a run although it is over: somebody will compute for nobody")
 
     def attempt_failed(self, attempt: int) -> None:
         if attempt in self.failed:

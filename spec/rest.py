@@ -1,7 +1,7 @@
 """When nothing is under way, nothing is held: the check that a World at rest has leaked nothing.
 
-Rule: this is the one place of the oracle that looks into the sessions, and only at rest: a leak is a thing that no event
-shows.
+Rule: this is the one place of the oracle that looks into the sessions, and only at rest or at what is over: a leak is a thing
+that no event shows, and so is a record that grows when nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidegate.spec.oracle import say
 if TYPE_CHECKING:
     from tidegate.spec.world import World
 
-__all__ = ["at_rest", "leaks", "waiting"]
+__all__ = ["at_rest", "leaks", "tombstones", "waiting"]
 
 
 def waiting(w: World) -> list[str]:
@@ -37,6 +37,21 @@ def at_rest(w: World) -> bool:
         and all(m[0] == "START" for m in w.net)
         and not any(True for _ in w.resend())
     )
+
+
+def tombstones(w: World) -> dict[str, object]:
+    """The records of what is over, by name: nothing that comes late may change them."""
+    out: dict[str, object] = {}
+    for a, attempt in w.decode.attempts.items():
+        if attempt.phase in ("failed", "released"):
+            out[f"attempt {a}"] = attempt
+    for t, transfer in w.prefill.transfers.items():
+        if transfer.phase in ("done", "failed", "revoked"):
+            out[f"the transfer of {say((t.run, t.chunk, t.layer))}"] = transfer
+    for key, o in w.prefill.pool.items():
+        if o.phase in ("failed", "gone"):
+            out[f"object {key}"] = o
+    return out
 
 
 def leaks(w: World) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidegate.protocol.errors import ProtocolError
 from tidegate.spec.bounds import Bounds
-from tidegate.spec.rest import at_rest, waiting
+from tidegate.spec.rest import at_rest, tombstones, waiting
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.values import Value
 from tidegate.spec.world import ARGUMENTS, MESSAGES, Label, World
@@ -58,14 +58,18 @@ def _plain(value: Value) -> object:
 
 
 def replay(bounds: Bounds, labels: Sequence[Label]) -> Replay:
-    """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong."""
-    world = World(bounds)
+    """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong.  That a record of
+    what is over has changed is told where nothing worse comes of it."""
+    world, changed = World(bounds), list[str]()
     for number, label in enumerate(labels, 1):
         if label not in world.moves():
             return Replay([], number, f"{say_label(label)} is not offered")
+        before = tombstones(world)
         if wrong := _step(world, label):
             return Replay(wrong)
-    return Replay(drain(world))
+        after = tombstones(world)
+        changed += [f"{name} ended as {old}, and is {after.get(name)} later" for name, old in before.items() if after.get(name) != old]
+    return Replay(drain(world) or changed)
 
 
 def say_label(label: Label) -> str:

@@ -125,6 +125,7 @@ def write(w: World, run: int) -> list[Effect]:
         if isinstance(effect, BeginSave):
             w.io["save", t, holds(w.mem[effect.slot], t)] = effect.slot
             w.objects[r, c] = None
+            w.oracle.saves(t)
         elif isinstance(effect, Send):
             w.note_ready(t, effect.message)
     return effects
@@ -184,6 +185,7 @@ def evict(w: World, key: tuple[int, int]) -> list[Effect]:
             w.oracle.wrong.append(f"object {key} is evicted while {say(x[1])} is saved into it")  # type: ignore[arg-type]
     w.pooled -= {t for t in w.pooled if t[:2] == key}
     w.oracle.whole.discard(key)
+    w.oracle.evicted.add(key)
     w.oracle.blamed.add(("run", key[0]))
     return w.prefill.evict(key)
 

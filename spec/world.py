@@ -289,6 +289,8 @@ class World:
 
     def _send(self, message: Message) -> None:
         m = _abstract(message)
+        if m[0] == "START":
+            self.oracle.asks(m[1])
         if m[0] in ("COMMITTED", "REVOKED"):
             self.oracle.answered(m[1], m[0])
             self.oracle.published.pop(m[1], None)

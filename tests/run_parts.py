@@ -37,6 +37,8 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
     }
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
+    if long:
+        table["mutants"] = [[str(BIN / "tidegate"), "check", "--mutants"]]
     return table
 
 

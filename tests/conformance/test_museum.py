@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tidegate.spec.museum import planted, show
+from tidegate.spec.museum import plant, planted, show
 from tidegate.spec.paths import root
 from tidegate.spec.variant import configurations
 
@@ -22,6 +22,11 @@ def test_the_property_shows_the_bug(bug):
     result = show(bug)
     assert result.violated == bug.property, f"{bug.mistake}: TLC names {result.violated or 'nothing'}, not {bug.property}"
     assert len(result.trace) > 1
+
+
+@pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.property)
+def test_every_bug_can_still_be_planted(bug):
+    assert bug.new in plant(bug)
 
 
 def test_every_property_has_a_bug():

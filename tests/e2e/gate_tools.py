@@ -6,8 +6,11 @@ machines as they are, every scenario is harmless, which is tested too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +19,11 @@ from pair_tools import MODEL, TEXT, mutated, slow
 from tidegate.engine.config import FaultSpec, Request, RunConfig
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.engine.report import compare
+from tidegate.protocol.messages import TransferId
 from tidegate.spec.mutants import Mutant, all_mutants
+from tidegate.spec.trace import check
+from tidegate.spec.trace_lines import TraceRefused
+from tidegate.spec.world import Label, World
 
 MACHINES = {"PhysicalBuffer": "prefill", "Transfer": "prefill", "ContributorGroup": "decode"}
 
@@ -61,14 +68,57 @@ def mutants() -> dict[str, Mutant]:
     return {m.name: m for machine in MACHINES for m in all_mutants(machine)}
 
 
-def harm(scenario: str, mutant: str = "", trace: str = "") -> str:
-    """What the run does that it must not, in words; "" if all is as it should be.  mutant: its name, or "" for none."""
+def listening(role: str, watched: Mapping[str, Mutant], notes: Path) -> list[str]:
+    """The command of a worker that writes into `notes` the name of each watched conjunct that decides anything there."""
+    table = notes.with_name(f"watched-{role}.json")
+    mine = {name: m for name, m in watched.items() if MACHINES[m.machine] == role}
+    table.write_text(json.dumps([(name, m.module.__name__, m.conjunct.guard, m.python()) for name, m in mine.items()]))
+    return [
+        sys.executable, "-c",
+        "import contextlib, functools, importlib, json, pathlib\n"
+        "from tidegate.spec.decisive import asked\n"
+        "def note(name):\n"
+        f"    with open({str(notes)!r}, 'a') as file:\n"
+        "        file.write(name + '\\n')\n"
+        "with contextlib.ExitStack() as stack:\n"
+        f"    for name, module, guard, source in json.loads(pathlib.Path({str(table)!r}).read_text()):\n"
+        "        stack.enter_context(asked(importlib.import_module(module), guard, source, functools.partial(note, name)))\n"
+        f"    importlib.import_module('tidegate.engine.{role}_worker').main()\n",
+    ]  # fmt: skip
+
+
+class AsTheEngine(World):
+    """A World driven as the Prefill worker drives its session: it asks about the first run that is not over and about no other,
+    for one thread computes; and its leases are those of transfers for which READY is still worth repeating."""
+
+    def worker(self) -> Iterator[Label]:
+        every, going = self.running, (r for r in self.running if self.prefill.runs[r].phase == "running")
+        self.running = dict.fromkeys(list(going)[:1])
+        labels = list(super().worker())
+        self.running = every
+        return iter(labels)
+
+    def faults(self) -> Iterator[Label]:
+        every = self.readies
+        self.readies = {t: ready for t, ready in every.items() if self.prefill.is_held(TransferId(*t))}
+        labels = list(super().faults())
+        self.readies = every
+        return iter(labels)
+
+
+def harm(scenario: str, mutant: str = "", trace: str = "", watched: Mapping[str, Mutant] = {}) -> str:
+    """What the run does that it must not, in words; "" if all is as it should be.  mutant: its name, or "" for none.
+    trace: a folder for the run's trace; TLC judges it if nothing else is wrong.  watched: conjuncts that must not decide
+    anything in either process (needs trace)."""
     c = msgspec.structs.replace(SCENARIOS[scenario](), trace=trace)
     argv: dict[str, list[str]] = {}
     if mutant:
         m = mutants()[mutant]
         role = MACHINES[m.machine]
         argv[f"{role}_argv"] = mutated(role, m.module.__name__.rsplit(".", 1)[1], m.python())
+    notes = Path(trace) / "decided.txt"
+    if watched:
+        argv = {f"{role}_argv": listening(role, watched, notes) for role in ("prefill", "decode")}
     due = {"first"} if "fail" in scenario or "revoked" in scenario else set()
     try:
         result = run_pair(c, timeout=30, **argv)
@@ -84,4 +134,11 @@ def harm(scenario: str, mutant: str = "", trace: str = "") -> str:
     free = result.stats["decode"]["places_free"], result.stats["prefill"]["slots_free"]
     if free != (c.concurrency, result.stats["prefill"]["slots"]):
         return f"leak: {free} places and slots are free"
+    if watched and notes.exists():
+        return f"decided: {', '.join(sorted(set(notes.read_text().split())))}"
+    try:
+        if trace:
+            check(Path(trace))
+    except TraceRefused as refused:
+        return f"refused: {refused}"
     return ""

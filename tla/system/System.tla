@@ -153,11 +153,13 @@ Emptied(s, open) ==
     LET s1 == IF FI!CanClose(s, Rank) THEN FI!Close(s, Rank) ELSE s
     IN IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
 
-\* Attempt a's destination is in state s: it goes on as far as it may, and when it is reclaimed the allocator is told.
-Settle(a, s, open) ==
-    LET s1 == Emptied(s, open) IN
-    /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(s1) THEN FI!Reclaim(s1) ELSE s1]
-    /\ owner' = IF FI!CanReclaim(s1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
+\* Attempt a is in state s, its destination in state d: both go on as far as they may, and when the destination is reclaimed
+\* the allocator is told.
+Settle(a, s, d, open) ==
+    LET d1 == Emptied(d, open) IN
+    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
+    /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(d1) THEN FI!Reclaim(d1) ELSE d1]
+    /\ owner' = IF FI!CanReclaim(d1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
 
 READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
                 epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = runs[t[1]].chunks]
@@ -202,8 +204,7 @@ Schedule(a) ==
 Finish(a) ==
     /\ Known(a)
     /\ RC!CanFinish(attempts[a])
-    /\ attempts' = [attempts EXCEPT ![a] = RC!Finish(@)]
-    /\ Settle(a, IF FI!CanDrain(dests[a]) THEN FI!Drain(dests[a]) ELSE dests[a], Open(a, groups))
+    /\ Settle(a, RC!Finish(attempts[a]), IF FI!CanDrain(dests[a]) THEN FI!Drain(dests[a]) ELSE dests[a], Open(a, groups))
     /\ ev' = [op |-> "Finish", attempt |-> a]
     /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, net, used, bytes, history>>
 
@@ -213,8 +214,7 @@ Abort(a) ==
     /\ Count("abort") < MaxAbort
     /\ RC!CanFail(attempts[a])
     /\ Use("abort")
-    /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-    /\ Settle(a, Invalidate(dests[a]), Open(a, groups))
+    /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups))
     /\ net' = net \cup {[op |-> "ABORT", attempt |-> a]}
     /\ blamed' = blamed \cup {<<"attempt", a>>}
     /\ ev' = [op |-> "Abort", attempt |-> a]
@@ -240,8 +240,8 @@ ReadEnd(t, a, how) ==
     /\ groups' = [groups EXCEPT ![g] =
             LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, Member) THEN @ ELSE CG!Landed(@, Member)
             IN IF failed /\ CG!CanFail(g1, Member) THEN CG!Fail(g1, Member) ELSE g1]
-    /\ attempts' = IF failed THEN [attempts EXCEPT ![a] = FailAttempt(@)] ELSE attempts
-    /\ Settle(a, IF failed THEN Invalidate(dests[a]) ELSE dests[a], Open(a, groups'))
+    /\ IF failed THEN Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
+                 ELSE Settle(a, attempts[a], dests[a], Open(a, groups'))
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ blamed' = IF failed THEN blamed \cup {<<"run", t[1]>>} ELSE blamed
     /\ ev' = [op |-> "ReadEnd", transfer |-> t, attempt |-> a, how |-> how]
@@ -258,9 +258,9 @@ Landed(t, a) ==
     /\ dest' = [dest EXCEPT ![block[a]][<<t[2], t[3]>>] = Junk]
     /\ reads' = [reads EXCEPT ![t] = RD!Landed(@)]
     /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, Member) THEN CG!Landed(@, Member) ELSE @]
-    /\ Settle(a, dests[a], Open(a, groups'))
+    /\ Settle(a, attempts[a], dests[a], Open(a, groups'))
     /\ ev' = [op |-> "Landed", transfer |-> t, attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, attempts, bindings, block, net, used, mem, pooled, registered, taken, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, net, used, mem, pooled, registered, taken, history>>
 
 \* A report that nobody has answered is sent again.
 ResendReport(t) ==
@@ -385,6 +385,7 @@ SaveEnd(t, ok) ==
 
 \* The pool evicts a readable object that nobody has pinned.
 Evict(o) ==
+    /\ pool[o].phase # "absent"      \* there is nothing of it to evict
     /\ Count("evict") < MaxEvict
     /\ PO!CanEvict(pool[o])
     /\ Use("evict")
@@ -500,8 +501,7 @@ OnRevoked(m, keep) ==
     /\ IF RD!CanRevoke(reads[t])
        THEN /\ reads' = [reads EXCEPT ![t] = RD!Revoke(@)]
             /\ groups' = [groups EXCEPT ![g] = IF CG!CanFail(@, Member) THEN CG!Fail(@, Member) ELSE @]
-            /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-            /\ Settle(a, Invalidate(dests[a]), Open(a, groups'))
+            /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
        ELSE UNCHANGED <<reads, groups, attempts, dests, owner>>
     /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, bytes, history>>
 
@@ -524,8 +524,7 @@ OnRunFailed(m, keep) ==
     /\ net' = Rest(m, keep)
     /\ IF BI!CanAccept(bound, m.run)
        THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
-            /\ attempts' = [attempts EXCEPT ![a] = FailAttempt(@)]
-            /\ Settle(a, Invalidate(dests[a]), Open(a, groups))
+            /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups))
        ELSE UNCHANGED <<bindings, attempts, dests, owner>>
     /\ UNCHANGED <<runs, slots, transfers, pool, groups, reads, block, bytes, history>>
 
@@ -586,12 +585,15 @@ PublishAfterComplete ==
     \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers : <<o[1], o[2], l>> \in pooled
 
 \* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it,
-\* and what is readable stays so until it is evicted.
+\* what is readable stays so until it is evicted, and what is failed or gone stays as it is.
 PoolLifetime ==
     \A x \in io :
         /\ x.op = "save" => pool[<<x.transfer[1], x.transfer[2]>>].phase # "gone"
         /\ x.op = "load" => \A o \in Needed(x.transfer[1], x.transfer[2], x.transfer[3]) : pool[o].phase # "gone"
-PoolStays == [][\A o \in DOMAIN pool : pool[o].phase = "readable" => pool'[o].phase \in {"readable", "gone"}]_vars
+PoolStays ==
+    [][\A o \in DOMAIN pool :
+        /\ pool[o].phase = "readable" => pool'[o].phase \in {"readable", "gone"}
+        /\ pool[o].phase \in {"failed", "gone"} => pool'[o] = pool[o]]_vars
 
 \* I5: Prefill counts a transfer as done only when its own bytes have landed.
 AckIdentity == \A t \in Transfers : transfers[t].phase = "done" => t \in landed
@@ -622,11 +624,13 @@ OneVerdict ==
     /\ \A r \in Runs : <<r, "done">> \in verdicts =>
           \A t \in Transfers : (t[1] = r /\ t[2] <= runs[r].chunks) => transfers[t].phase = "done"
 
-\* The same for attempts: what is scheduled ends well, what has ended does not begin again.
+\* The same for attempts: what is scheduled ends well; and a verdict and what belongs to it stay as they were, whatever comes late.
 EndsStay ==
-    [][\A a \in Attempts :
-        /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
-        /\ attempts[a].phase \in {"failed", "released"} => attempts'[a].phase = attempts[a].phase]_vars
+    [][/\ \A a \in Attempts :
+           /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
+           /\ attempts[a].phase \in {"failed", "released"} => attempts'[a] = attempts[a]
+       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} => transfers'[t] = transfers[t]
+       /\ \A r \in Runs : runs[r].phase \in {"done", "failed"} => runs'[r].phase = runs[r].phase]_vars
 
 \* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
 ClaimOnce == [][ev'.op = "Claim" => ev'.run \notin taken]_vars
