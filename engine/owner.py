@@ -2,7 +2,8 @@
 
 Rules: nobody else touches the session; other threads `post` a call, or `ask` and wait for its answer; the thread sleeps in one
 poll on the sockets, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
-error in an asked one goes to the asker; a message that breaks the protocol is counted, logged and dropped.
+error in an asked one goes to the asker, and when the thread ends nobody is left waiting for an answer; a message that breaks the
+protocol is counted, logged and dropped.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class Owner:
         self._calls: deque[Callable[[], Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
+        self._asked: set[Future[Any]] = set()
+        self._asked_lock = threading.Lock()
+        self._ended = ""  # why nobody answers any more
         self.refused = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -76,8 +80,12 @@ class Owner:
         os.eventfd_write(self._wake, 1)
 
     def ask(self, call: Callable[[], T]) -> T:
-        """Make `call` in the owner's thread and return what it returns, or raise what it raises."""
+        """Make `call` in the owner's thread and return what it returns, or raise what it raises; RuntimeError if the thread has ended."""
         answer: Future[T] = Future()
+        with self._asked_lock:
+            if self._ended:
+                raise RuntimeError(self._ended)
+            self._asked.add(answer)
 
         def make() -> None:
             try:
@@ -86,7 +94,10 @@ class Owner:
                 answer.set_exception(error)
 
         self.post(make)
-        return answer.result()
+        try:
+            return answer.result()
+        finally:
+            self._asked.discard(answer)
 
     def stop(self) -> None:
         """Carry out what is posted, then end the thread and close the sockets."""
@@ -100,6 +111,7 @@ class Owner:
     def _run(self) -> None:
         self._poller.register(self._wake, zmq.POLLIN)
         due = time.monotonic() + self._tick
+        why = f"{self._thread.name} was stopped"
         try:
             while not self._stopping:
                 ready = dict(self._poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
@@ -115,10 +127,19 @@ class Owner:
                 self._after()
         except BaseException as error:
             log.exception("the session's owner failed")
+            why = f"{self._thread.name} failed: {error}"
             self._on_crash(error)
         finally:
+            self._answer_nobody(why)
             for socket in self._sockets:
                 socket.close(linger=200)
+
+    def _answer_nobody(self, why: str) -> None:
+        with self._asked_lock:
+            self._ended = why
+            for answer in self._asked:
+                if not answer.done():
+                    answer.set_exception(RuntimeError(why))
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while socket in self._sockets:  # it may be removed by what came through it

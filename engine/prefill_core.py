@@ -114,6 +114,15 @@ class PrefillCore:
         """Its attention needs the slot no more; also of a run that has failed meanwhile."""
         self.execute(self.session.layer_done(step))
 
+    def give_up(self) -> None:
+        """The owner's thread has failed: whoever waits for anything goes on, and will hear of that when it asks."""
+        for waiter in self._waiters:
+            waiter.woken.set()
+        for events in self._saving.values():
+            for event in events:
+                event.set()
+        self.ready_runs.put(None)
+
     def saved(self, run: int, chunk: int) -> list[threading.Event]:
         """One event for each save of the chunk that is under way."""
         found = []

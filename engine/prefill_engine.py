@@ -25,13 +25,12 @@ is the one that computes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-
-from torch import Tensor
 
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.control import Hello
@@ -40,8 +39,7 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Place, Run, RunOver, Step
 from tidegate.engine.recorder import NULL, Recording
-from tidegate.engine.slot_layout import SlotLayout
-from tidegate.engine.slots import MemoryServer, SharedMemory
+from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
 from tidegate.engine.streams import CpuStream, Stream
 from tidegate.engine.tracing import trace_begin, trace_end, trace_footer, trace_header, trace_observer
 from tidegate.protocol.messages import VERSION, TransferId
@@ -51,20 +49,6 @@ from tidegate.protocol.topology import SlotPlan
 __all__ = ["Ended", "Place", "PrefillEngine", "Run", "RunOver", "Step", "layer_memory"]
 
 
-def layer_memory(layout: SlotLayout, buffers: Sequence[Tensor] | None = None) -> SharedMemory:
-    """Layer buffers of `layout` that the `shm` pull backend can serve, zeroed.
-
-    buffers: memory of the embedder's own to be served instead, where the backend can: `shm` cannot, because another process maps
-    only what was made to be mapped, so this is refused with a ValueError.  OSError where the system has no memory left.
-    """
-    if buffers is not None:
-        raise ValueError(
-            f"{len(buffers)} buffers of other origin cannot be registered with the shm backend: another process can map only memory "
-            "that was allocated for it; leave them out, and let the model write into the views that wait_for_layer gives"
-        )
-    return SharedMemory.allocate(layout)
-
-
 class PrefillEngine:
     """One Prefill rank.
 
@@ -72,7 +56,8 @@ class PrefillEngine:
     model's work is queued on; left out, the calling thread computes, and has computed when it calls.  prefetch: 1 to claim and load a
     run's next slot while attention still runs, 0 only when it is asked for.  read_lease: seconds after which a read may be revoked, 0
     for never; resend_seconds: after which READY is said again.  poison: fill slots with NaN (integers with -1) when they become free.
-    say: told of progress, on_crash: of an error that ends the engine, both from the engine's own thread.
+    say: told of progress, on_crash: of an error that ends the engine, both from the engine's own thread; every later call that needs
+    that thread raises RuntimeError with the reason.
 
     Call `start`, `wait_for_layer`, `kv_written`, `layer_done` and `wait_for_save` from one thread; everything else from any.
     """
@@ -97,7 +82,7 @@ class PrefillEngine:
             raise ValueError(f"the plan's slots are not those of the memory, {memory.layout.slot_of_layer}: make the layout by the plan")
         if prefetch not in (0, 1):
             raise ValueError(f"prefetch is {prefetch}: a run's steps are claimed one at a time, in order; choose 0 or 1")
-        self.memory, self.plan, self._recorder, self._compute = memory, plan, recorder, compute
+        self.memory, self.plan, self._recorder, self._compute, self._on_crash = memory, plan, recorder, compute, on_crash
         self.incarnation = secrets.randbits(62) + 1
         trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
                      chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
@@ -111,7 +96,7 @@ class PrefillEngine:
             poison=poison, ahead=prefetch > 0, say=say,
         )  # fmt: skip
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
-                           on_crash=on_crash, tick=resend_seconds)  # fmt: skip
+                           on_crash=self._crash, tick=resend_seconds)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
         self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address)
         self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
@@ -227,7 +212,8 @@ class PrefillEngine:
         """
         if self._behind is not None:
             self._behind.close()
-        self.owner.ask(self.core.links.close)
+        with contextlib.suppress(RuntimeError):  # after a crash
+            self.owner.ask(self.core.links.close)
         self.core.copies.close()
         self.owner.stop()
         self._server.close()
@@ -238,6 +224,10 @@ class PrefillEngine:
             "slot_bytes": layout.size, "slots": layout.slots, "blocks": layout.blocks, "blocks_free": self.blocks.free,
             "refused": self.owner.refused, "slots_free": sum(s.phase == "free" for s in self.core.session.slots.values()),
         }  # fmt: skip
+
+    def _crash(self, error: BaseException) -> None:
+        self.core.give_up()
+        self._on_crash(error)
 
     # ---- one layer -------------------------------------------------------------------------------------------------
 

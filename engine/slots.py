@@ -115,6 +115,20 @@ class SharedMemory:
                 self._map.close()
 
 
+def layer_memory(layout: SlotLayout, buffers: Sequence[torch.Tensor] | None = None) -> SharedMemory:
+    """Layer buffers of `layout` that the `shm` pull backend can serve, zeroed.
+
+    buffers: memory of the embedder's own to be served instead, where the backend can: `shm` cannot, because another process maps
+    only what was made to be mapped, so this is refused with a ValueError.  OSError where the system has no memory left.
+    """
+    if buffers is not None:
+        raise ValueError(
+            f"{len(buffers)} buffers of other origin cannot be registered with the shm backend: another process can map only memory "
+            "that was allocated for it; leave them out, and let the model write into the views that wait_for_layer gives"
+        )
+    return SharedMemory.allocate(layout)
+
+
 class MemoryServer:
     """Hands the memory to whoever of the same user connects to `address` (an abstract Unix socket)."""
 

@@ -25,7 +25,7 @@ from tidegate.spec.world import World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 
-ANY = "died: .*no load is under way|failed: |wrong bytes: "
+ANY = "died: .*(no load is under way|is not pinned)|failed: |wrong bytes: "
 """The slot's owner is confused: what shows first depends on who is faster."""
 
 HARMFUL = {
