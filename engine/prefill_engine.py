@@ -202,8 +202,9 @@ class PrefillEngine:
         began = time.monotonic()
         if self._behind is not None:
             self._behind.synchronize()
-        for event in self.owner.ask(partial(self.core.saved, self._now.run.nonce, self._now.chunk)):
-            event.wait()
+        while events := self.owner.ask(partial(self.core.saved, self._now.run.nonce, self._now.chunk)):
+            for event in events:
+                event.wait()
         self.core.times.blocked += time.monotonic() - began
 
     def close(self) -> dict[str, float]:

@@ -397,33 +397,26 @@ def test_a_prompt_that_no_blocks_could_hold_is_dropped_and_counted(tmp_path):
     assert rig.stats["refused"] == 1
 
 
-@pytest.fixture
-def hold():
-    """What a copy waits for; set in any case at the end, so that a failed test does not leave a thread behind."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 @pytest.mark.parametrize("where", ["layer", "save", "run"])
-def test_an_engine_that_fails_leaves_nobody_waiting(tmp_path, where, hold):
+def test_an_engine_that_fails_leaves_nobody_waiting(tmp_path, where):
+    hold = threading.Event()
     with opened(tmp_path / "pool", copy_faults=lambda kind, work: Fault(hold=hold) if kind == "save" else None) as rig:
         engine = rig.engine
         rig.inbox.ask("a", 5)
         step = engine.start(engine.next_run(), 1)
         for layer in range(3):
             rig.layer(layer, step)
-        crash = threading.Timer(0.1, lambda: engine.owner.post(lambda: 1 / 0))
-        crash.start()
-        if where == "run":
-            assert engine.next_run() is None
-        else:
-            waits = engine.wait_for_save if where == "save" else lambda: rig.layer(3, step)  # the slot of layer 1, whose save hangs
-            with pytest.raises(RuntimeError, match="prefill-session failed: division by zero"):
-                waits()
-        rig.hears("ZeroDivisionError")
-        crash.join()
-        hold.set()
+        threading.Timer(0.1, lambda: engine.owner.post(lambda: 1 / 0)).start()
+        try:
+            if where == "run":
+                assert engine.next_run() is None
+            else:
+                waits = engine.wait_for_save if where == "save" else lambda: rig.layer(3, step)  # the slot of layer 1, whose save hangs
+                with pytest.raises(RuntimeError, match="prefill-session failed: division by zero"):
+                    waits()
+            rig.hears("ZeroDivisionError")
+        finally:
+            hold.set()
 
 
 def test_what_cannot_be_embedded_is_refused():
