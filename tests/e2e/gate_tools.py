@@ -54,7 +54,7 @@ SCENARIOS: dict[str, Callable[[], RunConfig]] = {
         prefill_faults=(slow("load", 1.5, layer=2, chunk=2, nth=1),),
         decode_faults=(failing("read", "quiet", layer=1, chunk=2, nth=1),)),
     "a run that fails while the next one owns a slot": lambda: small(
-        independent_layers=(-2, -1), decode_faults=(failing("read", "quiet", 1.0, layer=7, chunk=3, nth=1),)),
+        independent_layers=(-2, -1), decode_faults=(failing("read", "quiet", 2.0, layer=7, chunk=3, nth=1),)),
     "a revoked read whose answer comes late": lambda: small(
         read_lease=1.5, decode_faults=(slow("read", 4.0, layer=6, chunk=3, nth=1),),
         prefill_faults=(failing("send", "lose", what="RUN_FAILED"),)),
