@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 from gate_tools import SCENARIOS, AsTheEngine, harm, mutants
+from pair_tools import mutated
 
+from tidegate.engine import pair
+from tidegate.engine.cli import run
 from tidegate.spec import mutant_table
 from tidegate.spec.decisive import decisive_in_sessions
 from tidegate.spec.lockstep import lockstep
@@ -81,6 +84,16 @@ def test_without_it_a_real_run_does_harm(mutant: str, tmp_path: Path) -> None:
     if LONG and did.startswith("wrong bytes"):
         with pytest.raises(TraceRefused):
             check(tmp_path)
+
+
+def test_a_run_over_a_skipped_gate_says_that_it_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a user sees: `tidegate run` compares, says so, and ends with 1."""
+    m = mutants()["PhysicalBuffer.CanRelease#4"]
+    skipped = mutated("prefill", m.module.__name__.rsplit(".", 1)[1], m.python())
+    argv = pair.worker_argv
+    monkeypatch.setattr(pair, "worker_argv", lambda role: skipped if role == "prefill" else argv(role))
+    assert run._run(SCENARIOS["a slow save"]()) == 1
+    assert "NOT EQUAL" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS if LONG else ["a slow attention over one slot", "a read that lands after it failed"])
