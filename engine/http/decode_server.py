@@ -75,15 +75,17 @@ class DecodeServer:
         name = request.headers.get("x-request-id", "")
         if not NAME.fullmatch(name):
             raise Refusal(400, f"X-Request-Id is {name[:200]!r}: requests come through the proxy, which names them")
-        body = parse(await self.server.body(request), DecodeRequest)
-        url = checked_url(body.kv_transfer_params.metaserver)
-        count = self.limits.asked(body.max_tokens)
-        asks = [
-            Ask(child(name, index), self.limits.tokens_of(prompt), count, url, Answer())
-            for index, prompt in enumerate(prompts_of(body))
-        ]
+        body, prompts = await self.server.body(request, self._read)
+        url, count = body.kv_transfer_params.metaserver, self.limits.asked(body.max_tokens)
+        asks = [Ask(child(name, index), tokens, count, url, Answer()) for index, tokens in enumerate(prompts)]
         answers = await while_connected(request, self._all(asks))
         return json_response(self._completion(name, body.model, asks, answers), 200, name)
+
+    def _read(self, data: bytes) -> tuple[DecodeRequest, list[tuple[int, ...]]]:
+        """A body, and the token ids of each prompt."""
+        body = parse(data, DecodeRequest)
+        checked_url(body.kv_transfer_params.metaserver)
+        return body, [self.limits.tokens_of(prompt) for prompt in prompts_of(body)]
 
     async def _all(self, asks: list[Ask]) -> list[list[int]]:
         """Every ask's tokens; when one fails, or the client leaves, the rest is cancelled."""

@@ -14,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidegate.engine.http.bodies import PrefillDone, PrefillRequest, parse, prompt_digest, prompts_of
+from tidegate.engine.http.bodies import PrefillDone, PrefillParams, PrefillRequest, parse, prompt_digest, prompts_of
 from tidegate.engine.http.errors import Refusal
 from tidegate.engine.http.prompts import Limits
 from tidegate.engine.http.server import Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
@@ -58,7 +58,15 @@ class PrefillServer:
 
     async def completions(self, request: Request) -> Response:
         """The proxy's request; answered when the run is over."""
-        body = parse(await self.server.body(request), PrefillRequest)
+        params, tokens = await self.server.body(request, self._read)
+        start = Start(params.request_id, params.attempt, params.incarnation, len(tokens), tokens)
+        call = Call(start, params.remote_host, params.remote_port, Answer())
+        done = await while_connected(request, self._called(call))
+        return json_response(PrefillDone(params.request_id, done.run, params.attempt))
+
+    def _read(self, data: bytes) -> tuple[PrefillParams, tuple[int, ...]]:
+        """What Decode said, and the token ids of its prompt."""
+        body = parse(data, PrefillRequest)
         params = body.kv_transfer_params.checked()
         prompts = prompts_of(body)
         if len(prompts) != 1:
@@ -69,10 +77,7 @@ class PrefillServer:
         if (digest := prompt_digest(tokens)) != params.prompt_digest:
             why = f"these {len(tokens)} tokens ({digest}) are not the prompt that Decode admitted ({params.prompt_digest})"
             raise Refusal(400, f"{why}: give both sides one tokenizer", params.request_id)
-        start = Start(params.request_id, params.attempt, params.incarnation, len(tokens), tokens)
-        call = Call(start, params.remote_host, params.remote_port, Answer())
-        done = await while_connected(request, self._called(call))
-        return json_response(PrefillDone(params.request_id, done.run, params.attempt))
+        return params, tokens
 
     async def _called(self, call: Call) -> Done:
         try:

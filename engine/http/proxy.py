@@ -64,6 +64,11 @@ class Entry:
     dispatches: dict[tuple[int, int], tuple[PrefillParams, asyncio.Task[Delivered]]] = field(default_factory=dict)
 
 
+def _entry(data: bytes) -> Entry:
+    body = parse(data, CompletionRequest)
+    return Entry(body, prompts_of(body))
+
+
 class Proxy:
     """Serves `/v1/completions`, `/v1/metaserver`, `/health` from `start` to `stop`."""
 
@@ -97,8 +102,7 @@ class Proxy:
     async def completions(self, request: Request) -> Response:
         """The client's request; its answer when Decode has it."""
         name = self._name(request.headers.get("x-request-id", ""))
-        body = parse(await self.server.body(request), CompletionRequest)
-        entry = self.entries[name] = Entry(body, prompts_of(body))
+        entry = self.entries[name] = await self.server.body(request, _entry)
         self.requests += 1
         try:
             return await while_connected(request, self._answer(name, entry))
@@ -136,7 +140,7 @@ class Proxy:
 
     async def metaserver(self, request: Request) -> Response:
         """Decode's word that a destination is registered; answered when the prefill that it asks for is over."""
-        params = parse(await self.server.body(request), PrefillParams).checked()
+        params = await self.server.body(request, lambda data: parse(data, PrefillParams).checked())
         entry, index = self._find(params.request_id)
         key = (index, params.attempt)
         if key not in entry.dispatches:

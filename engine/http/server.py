@@ -1,9 +1,9 @@
 """An HTTP server on loopback in a thread of its own, and what every endpoint does with a request.
 
 Rules: the socket is bound before anything else, and a busy port is one error that names it; the event loop never waits for anything
-but the event loop: work is posted to its owner, whose answer comes back through `Answer`; a body is read up to the limit and no
-further; whatever is wrong with a request is answered with the one form of error body, and counted; a client that leaves ends the work
-for it.
+but the event loop: bodies are parsed beside it, work is posted to its owner, whose answer comes back through `Answer`; a body is
+read up to the limit and no further; whatever is wrong with a request is answered with the one form of error body, and counted; a
+client that leaves ends the work for it.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ class HttpServer:
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    async def body(self, request: Request) -> bytes:
-        """The whole body; Refusal if it is no JSON or longer than max_body."""
+    async def body(self, request: Request, read: Callable[[bytes], T]) -> T:
+        """What `read`, called in another thread, makes of the whole body; Refusal if it is no JSON or longer than max_body."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # which a web page of another origin cannot send unasked
             raise Refusal(415, f"Content-Type is {kind or 'missing'!r}: send application/json")
@@ -224,7 +224,7 @@ class HttpServer:
                 if len(data) > self.max_body:
                     break
             else:
-                return bytes(data)
+                return await asyncio.to_thread(read, bytes(data))
         raise Refusal(413, f"the body is longer than {self.max_body} bytes: send less")
 
     def _endpoint(self, handler: Handler) -> Handler:

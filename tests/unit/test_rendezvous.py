@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -361,6 +363,20 @@ def test_what_is_no_request_is_answered_in_one_form_and_counted(bench: Callable[
     assert all(error(answer) for answer in answers)
     assert proxy.server.refused == len(answers)
     assert b"400" in send(proxy.server.port, b"garbage\r\n\r\n")[:20]
+
+
+def test_the_proxy_loads_neither_torch_nor_a_session() -> None:
+    loaded = "import sys, tidegate.engine.proxy_worker; print({'torch', 'tidegate.protocol.session', 'tidegate.kernels'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_a_long_body_is_parsed_beside_the_event_loop(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    b, names = bench(), set[str]()
+    real = Limits.tokens_of
+    monkeypatch.setattr(Limits, "tokens_of", lambda self, prompt: (names.add(threading.current_thread().name), real(self, prompt))[1])
+    assert post(b.proxy().server.url, prompt="abc").status_code == 200
+    assert names
+    assert not {name for name in names if name.endswith("-http")}
 
 
 def test_a_busy_port_is_named() -> None:
