@@ -1,4 +1,4 @@
-"""`tidegate run`: a real prompt through two real processes, compared with a run that keeps everything in memory."""
+"""`tidegate run`: a real prompt through real processes, by HTTP, compared with a run that keeps everything in memory."""
 
 from __future__ import annotations
 
@@ -41,9 +41,14 @@ def command(
     oracle: Annotated[bool, typer.Option("--oracle", help="Also run small in float64 and compare with transformers.")] = False,
     read_lease: Annotated[float, typer.Option(help="Seconds after which Prefill may revoke a read; 0: never.")] = 0.0,
     port: Annotated[int | None, typer.Option(help="Decode's control port; 0: any free one. [demo: 0]")] = None,
+    proxy_port: Annotated[int, typer.Option(help="The proxy's port; 0: any free one.")] = 0,
+    prefill_port: Annotated[int, typer.Option(help="Prefill's HTTP port; 0: any free one.")] = 0,
+    decode_port: Annotated[int, typer.Option(help="Decode's HTTP port; 0: any free one.")] = 0,
+    max_retries: Annotated[int, typer.Option(help="Further tries of a request between the servers.")] = 3,
+    retry_delay: Annotated[float, typer.Option(help="Seconds before the first of them; doubles each time.")] = 0.1,
     trace: Annotated[Path | None, typer.Option(help="Write the run's trace into this new folder.")] = None,
 ) -> None:
-    """Prefill in one process, decode in another, and compare every token and logit.
+    """Prefill in one process, decode in another, ask both through a proxy, and compare every token and logit.
 
     Exit code: 0 all equal; 1 a request failed or differs; 2 the configuration cannot be run; 130 interrupted.
 
@@ -65,12 +70,14 @@ def command(
         settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
         requests = prompts_of(tokens_of(prompt_file or DEMO_PROMPT, model), prompts, settings.prefill.block_size)
         run = run_config(
-            settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""),
+            settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""), proxy_port=proxy_port,
+            prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
             **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
         if oracle:
             need_transformers()
-        _free(run.port)
+        for name, number in run.ports.items():
+            _free(number, f"--{name.replace(' ', '-')}")
         if trace is not None:
             _new_folder(trace)
     except (ConfigError, OracleError) as error:
@@ -92,7 +99,7 @@ def _layer_numbers(text: str | None) -> Any:
         return text
 
 
-def _free(port: int) -> None:
+def _free(port: int, option: str) -> None:
     import socket
 
     from tidegate.engine.errors import ConfigError
@@ -102,7 +109,7 @@ def _free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ConfigError(f"port {port}: {error.strerror}; choose another with --port, or 0 for a free one") from None
+            raise ConfigError(f"port {port}: {error.strerror}; choose another with {option}, or 0 for a free one") from None
 
 
 def _new_folder(path: Path) -> None:
@@ -127,7 +134,7 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     console = Console()
     lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests), config.plan()
     console.print(f"{len(config.requests)} requests of {lengths} tokens in chunks of {config.chunk}")
-    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; a Prefill and a Decode process")
+    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in a process each")
     try:
         with console.status("starting") as status:
             result = run_pair(config, on_line=lambda role, line: status.update(f"{role}: {line.text or line.kind}"))
@@ -137,7 +144,7 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         typer.echo(f"tidegate run: {error}", err=True)
         return 1
     except KeyboardInterrupt:
-        typer.echo("tidegate run: interrupted; both workers were ended", err=True)
+        typer.echo("tidegate run: interrupted; all workers were ended", err=True)
         return 130
     for table in tables(config, result, compared):
         console.print(table)

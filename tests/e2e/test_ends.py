@@ -125,5 +125,6 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PairError, match=f"port {port} cannot be bound"):
             run_pair(config(port=port), timeout=30)
-        done = CliRunner().invoke(app, ["run", "--port", str(port)])
-    assert (done.exit_code, "Address already in use; choose another with --port" in done.output) == (2, True)
+        for option in ("--port", "--proxy-port", "--prefill-port", "--decode-port"):
+            done = CliRunner().invoke(app, ["run", option, str(port)])
+            assert (done.exit_code, f"Address already in use; choose another with {option}" in done.output) == (2, True)
