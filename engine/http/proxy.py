@@ -79,6 +79,7 @@ class Proxy:
         self.prefillers, self.decoders = Servers("Prefill", config.prefillers), Servers("Decode", config.decoders)
         self.faults = MessageFaults(config.faults)
         self.entries: dict[str, Entry] = {}
+        self._travelling: list[asyncio.Task[Delivered]] = []  # of faults
         self.requests = self.dispatched = self.repeated = 0
         routes = [("POST", "/v1/completions", self.completions), ("POST", "/v1/metaserver", self.metaserver),
                   ("GET", "/health", self.health)]  # fmt: skip
@@ -170,18 +171,22 @@ class Proxy:
     async def _dispatch(self, entry: Entry, index: int, params: PrefillParams) -> Delivered:
         """Send the prompt to a Prefill; how often it arrives there is the network's affair (and that of `faults`)."""
         copies, delay = self.faults.message("START")
-        if (copies, delay) != (1, 0.0):
-            self.on_fault(params.request_id)
-        await asyncio.sleep(delay)
-        if not copies:
+        if (copies, delay) == (1, 0.0):
+            return await self._prefill(entry, index, params)
+        self.on_fault(params.request_id)
+        travelling = [asyncio.create_task(self._prefill(entry, index, params, delay)) for _ in range(copies)]
+        self._travelling += travelling
+        if not travelling:
             await asyncio.Event().wait()  # lost: nobody will ever answer
-        answers = await asyncio.gather(*(self._prefill(entry, index, params) for _ in range(copies)), return_exceptions=True)
+        # shield: what is on its way arrives, whatever has become of the request
+        answers = await asyncio.gather(*map(asyncio.shield, travelling), return_exceptions=True)
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if len(errors) == len(answers):
             raise errors[0]
         return next(answer for answer in answers if not isinstance(answer, BaseException))
 
-    async def _prefill(self, entry: Entry, index: int, params: PrefillParams) -> Delivered:
+    async def _prefill(self, entry: Entry, index: int, params: PrefillParams, delay: float = 0.0) -> Delivered:
+        await asyncio.sleep(delay)
         prompt = entry.prompts[index]
         body = PrefillRequest(
             prompt=prompt if isinstance(prompt, str) else [*prompt], model=entry.body.model, max_tokens=1, kv_transfer_params=params
