@@ -63,6 +63,13 @@ def test_a_checkpoint_is_read_back_to_the_bit(folder):
     assert check_checkpoint(folder, dtype="float64").dtype == "float64"
 
 
+def test_a_model_is_named_by_what_it_computes(folder):
+    names = [model.identity() for model in (load_checkpoint(folder), Model.random(CONFIG, 7), Model.random(CONFIG, 8))]
+    names += [load_checkpoint(folder, dtype="float32").identity(), Model.random(dataclasses.replace(CONFIG, index_topk=13), 7).identity()]
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+
+
 def test_the_seeded_model_has_the_heads_that_its_tests_need():
     assert ModelConfig().index_n_heads >= 32
 
