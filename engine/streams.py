@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import torch
-
 __all__ = ["CpuEvent", "CpuStream", "DeviceEvent", "DeviceStream", "Event", "Stream", "open_stream"]
 
 Delay = Callable[[str], float]
@@ -183,6 +181,8 @@ def open_stream(device: str, name: str, *, delay: Delay | None = None) -> Stream
         return CpuStream(name, delay=delay)
     if device not in ("cuda", "npu"):
         raise ValueError(f"device is {device!r}: choose cpu, cuda or npu")
+    import torch  # here, for what only copies bytes on the host does without it
+
     module = getattr(torch, device, None)
     if module is None or not module.is_available():
         raise OSError(f"device {device} is not available to torch {torch.__version__} here: use cpu, or install its driver and plug-in")

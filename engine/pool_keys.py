@@ -1,0 +1,57 @@
+"""Names of pool objects: a key says what its rows are, so that whoever has the same prefix finds them.
+
+Rules: two blocks share a key exactly if layout, model and every token from the beginning of the prompt to the end of the block
+are the same, cut into the same blocks; a key says nothing about requests, runs or addresses; every part is hashed with its
+length, so that no two lists of parts read alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Sequence
+
+__all__ = ["KEY_BYTES", "block_key", "chain_keys", "private_key", "root_key"]
+
+KEY_BYTES = 32
+
+
+def root_key(layout: str, model: str) -> bytes:
+    """Where a chain begins.
+
+    layout: digest of what a block's bytes mean (sizes, dtypes, layers; where ranks hold different shares, the rank).  model:
+    names the weights and everything else that rows depend on; two models that share it would read each other's rows.
+    """
+    return _hashed((b"root", layout.encode(), model.encode()))
+
+
+def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """Key of the block that holds `tokens` (one at least, each 0..2**63 - 1) after the prefix that `parent` names."""
+    if len(parent) != KEY_BYTES or not tokens:
+        raise ValueError(f"a parent of {len(parent)} bytes and {len(tokens)} tokens: a key has {KEY_BYTES} bytes, a block a token")
+    return _hashed((b"block", parent, array("q", tokens).tobytes()))
+
+
+def chain_keys(root: bytes, tokens: Sequence[int], stops: Iterable[int]) -> list[bytes]:
+    """Keys of the blocks that end before the tokens `stops` (ascending), each the parent of the next."""
+    keys, parent, first = [], root, 0
+    for stop in stops:
+        if not first < stop <= len(tokens):
+            raise ValueError(f"a block of tokens {first}..{stop} of {len(tokens)}: stops ascend and lie within the prompt")
+        parent = block_key(parent, tokens[first:stop])
+        keys.append(parent)
+        first = stop
+    return keys
+
+
+def private_key(key: bytes, run: int) -> bytes:
+    """A name that only `run` (a nonce) knows, for a block whose shared name another is writing under right now."""
+    return _hashed((b"private", key, run.to_bytes(16, "big")))
+
+
+def _hashed(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=KEY_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
