@@ -179,14 +179,14 @@ class PrefillSession(Session):
 
     def load_end(self, step: TransferId, ok: bool) -> list[Effect]:
         """The load for `step` has ended; System.LoadEnd.  A load that failed fails the run."""
-        index = self.plan.slot_of(step.layer)
+        index, needed = self.plan.slot_of(step.layer), self.needed(step)
         slot = self.slots[index]
-        self._need(PB.CanLoadEnded(slot), f"no load is under way into slot {index}",
+        loading = bool(needed) and all(PO.CanUnpin(self._object(key), step) for key in needed)
+        self._need(PB.CanLoadEnded(slot) and loading, f"no load is under way into slot {index} for it",
                    machine="PhysicalBuffer", state=slot, event=f"LoadEnded of {step}")  # fmt: skip
         self.slots[index] = self._settled(PB.LoadEnded(slot))
-        for key in self.needed(step):
-            if PO.CanUnpin(self.pool[key], step):
-                self.pool[key] = PO.Unpin(self.pool[key], step)
+        for key in needed:
+            self.pool[key] = PO.Unpin(self.pool[key], step)
         effects: list[Effect] = []
         if not ok:
             self._fail(step.run, f"loading layer {step.layer} for chunk {step.chunk} failed", effects, tell=True)

@@ -20,11 +20,12 @@ from tidegate.protocol.machines import read as RD
 from tidegate.protocol.machines import request_completion as RC
 from tidegate.protocol.machines import transfer as TR
 from tidegate.protocol.messages import TransferId
+from tidegate.spec.labels import ARGUMENTS, MESSAGES, Label
 from tidegate.spec.oracle import Io
 from tidegate.spec.values import Value, canon, function, sequence
 
 if TYPE_CHECKING:
-    from tidegate.spec.world import Label, World
+    from tidegate.spec.world import World
 
 __all__ = ["VARIABLES", "abstract", "label_value"]
 
@@ -69,8 +70,6 @@ def _table(pairs: Iterable[tuple[Any, Any]]) -> Value:
 
 
 def _message(m: Label) -> Value:
-    from tidegate.spec.world import MESSAGES
-
     return _value_record(m[0], MESSAGES[m[0]], m[1:])
 
 
@@ -80,8 +79,6 @@ def _value_record(op: str, names: tuple[str, ...], values: tuple[Any, ...]) -> V
 
 def label_value(label: Label) -> Value:
     """A label of a World as the record `ev`."""
-    from tidegate.spec.world import ARGUMENTS
-
     def make(label: Label) -> Value:
         values = zip(ARGUMENTS[label[0]], label[1:], strict=True)
         return function([("op", label[0]), *((n, _message(v) if n == "message" else _value(v)) for n, v in values)])

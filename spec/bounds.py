@@ -14,7 +14,7 @@ from tidegate.protocol.topology import SlotPlan
 from tidegate.spec.errors import SpecError
 from tidegate.spec.values import TRUE, parse, show
 
-__all__ = ["FAULTS", "INVARIANTS", "Bounds"]
+__all__ = ["CHUNK_TOKENS", "FAULTS", "INVARIANTS", "Bounds"]
 
 FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke")
 """The keys of `used` in System.tla, and the names of the budgets here."""
@@ -23,6 +23,9 @@ INVARIANTS = (
     "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
     "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak",
 )  # fmt: skip
+
+CHUNK_TOKENS = 4
+"""Tokens of a full chunk in a World."""
 
 _NAMES = {
     "SharedSlots": "shared_slots", "NumChunks": "chunks", "MaxLoss": "loss", "MaxDup": "dup", "MaxFail": "fail",
@@ -67,6 +70,10 @@ class Bounds:
 
     def chunks_of(self, attempt: int) -> int:
         return self.prompts[min(attempt, len(self.prompts)) - 1] if self.prompts else self.chunks
+
+    def tokens_of(self, attempt: int) -> int:
+        """Tokens of its prompt: the last chunk is one short of full."""
+        return self.chunks_of(attempt) * CHUNK_TOKENS - 1
 
     def request_of(self, attempt: int) -> str:
         return self.requests[min(attempt, len(self.requests)) - 1]

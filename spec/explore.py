@@ -4,7 +4,9 @@ Rules: TLC dumps the reachable graph of System at a bound, every state with all 
 that led to it; a breadth-first search drives a World (the real PrefillSession and DecodeSession, the model's network and
 memory) through everything that it offers; each step must be one of TLC's, with the same label and the same value of every
 variable afterwards (no escape), and each step of TLC must be taken (nothing unreached).  So the two graphs are equal.
-A configuration with a VIEW merges states and cannot be compared; its VIEW line is left out here.
+A state of the World counts as seen only if all that it remembers was seen (`World.key`), so that a session which remembers more
+than the model does is followed, too.  A configuration with a VIEW merges states and cannot be compared, so its VIEW is left out
+here, and so are its properties, which `tidegate check` judges.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from tidegate.spec.world import Label, World
 __all__ = ["Graph", "Report", "explore", "tlc_graph"]
 
 State = tuple[int, ...]
+JVM = ("-XX:+UseSerialGC",)  # graphs of this size are soon done
+HIDDEN = 4  # states of a World, at most, for each of the model's: beyond it a session counts something
 
 
 class Names:
@@ -61,9 +65,14 @@ class Graph:
 
 @dataclass
 class Report:
-    """What the search found; escapes: steps of the sessions that the model does not allow; unreached: the reverse."""
+    """What the search found.
+
+    states, transitions: of the model, reached; worlds: states of the sessions, which may remember more than the model;
+    escapes: steps of the sessions that the model does not allow; unreached: the reverse.
+    """
 
     states: int = 0
+    worlds: int = 0
     transitions: int = 0
     operations: set[str] = field(default_factory=set)
     escapes: list[str] = field(default_factory=list)
@@ -75,12 +84,12 @@ class Report:
 
 
 def tlc_graph(config: Path) -> Graph:
-    """Run TLC on System with `config` (its VIEW left out) and read the graph that it dumps."""
+    """Run TLC on System with `config` (its VIEW and properties left out) and read the graph that it dumps."""
     with tempfile.TemporaryDirectory(prefix="tidegate-explore-") as folder:
         plain = Path(folder) / config.name
-        plain.write_text(re.sub(r"^VIEW.*$", "", config.read_text(), flags=re.MULTILINE))
+        plain.write_text(re.sub(r"^(VIEW|INVARIANTS?|PROPERT(Y|IES))\b.*$", "", config.read_text(), flags=re.MULTILINE))
         dump = Path(folder) / "graph.dot"
-        result = tlc.run_tlc(root() / "tla" / "system" / "System.tla", plain, library=library(), dump=dump)
+        result = tlc.run_tlc(root() / "tla" / "system" / "System.tla", plain, library=library(), dump=dump, jvm=JVM)
         if result.verdict != "pass":
             raise SpecError(f"System with {config.name}: {result.violated or result.verdict}, no graph to compare with")
         return _read(dump)
@@ -126,11 +135,11 @@ def explore(
         report.escapes.append("the sessions begin elsewhere: " + _difference(names, graph.initial, start))
         return report
     seen: dict[State, set[int]] = {start: set()}
+    keys = {first.key()}
     todo = deque([(start, first)])
     while todo:
         state, here = todo.popleft()
         for label in here.moves():
-            report.transitions += 1
             report.operations.add(label[0] if label[0] != "Deliver" else f"Deliver {label[1][0]}")
             there = here.clone()
             event, after, problem = _take(graph, state, there, label)
@@ -140,10 +149,14 @@ def explore(
                     return report
                 continue
             seen[state].add(event)
-            if after not in seen:
-                seen[after] = set()
+            seen.setdefault(after, set())
+            if (key := there.key()) not in keys:
+                keys.add(key)
                 todo.append((after, there))
-    report.states = len(seen)
+        if len(keys) > HIDDEN * len(graph.steps):
+            report.escapes.append(f"the sessions have {len(keys)} states where the model has {len(graph.steps)}: they count something")
+            break
+    report.states, report.worlds, report.transitions = len(seen), len(keys), sum(map(len, seen.values()))
     report.unreached = list(_unreached(graph, seen))
     return report
 
@@ -153,21 +166,21 @@ def _take(graph: Graph, state: State, world: World, label: Label) -> tuple[int, 
     names = graph.names
     event = names.number(label_value(label))
     allowed = graph.steps[state].get(event)
-    said = show(names.values[event])
     try:
         world.apply(label)
     except ProtocolError as error:
-        return event, (), f"the sessions offer {said} and then refuse it: {error}"
+        return event, (), f"the sessions offer {show(names.values[event])} and then refuse it: {error}"
     after = _state(names, world)
+    if allowed == after:
+        return event, after, ""
+    said = show(names.values[event])
     if allowed is None:
         return event, after, (
             f"the sessions take a step that the model does not allow here: {said}\n  it leads to: {_difference(names, state, after)}"
             f"\n  the model allows: {', '.join(sorted(show(names.values[e]) for e in graph.steps[state]))}"
             f"\n  the sessions' story: {'; '.join(world.prefill.story[-3:])} | {'; '.join(world.decode.story[-3:])}"
         )
-    if allowed != after:
-        return event, after, f"after {said} the sessions differ from the model: {_difference(names, allowed, after)}"
-    return event, after, ""
+    return event, after, f"after {said} the sessions differ from the model: {_difference(names, allowed, after)}"
 
 
 def _state(names: Names, world: World) -> State:

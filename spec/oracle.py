@@ -8,6 +8,7 @@ by, and never a machine's state; what it finds wrong it says at once, in `wrong`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 __all__ = ["EMPTY", "JUNK", "Content", "Io", "Oracle", "T", "holds", "say"]
 
@@ -34,8 +35,8 @@ class Oracle:
     """The history of one World and the judgement on it."""
 
     _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
-             "taken", "spoilt", "whole", "evicted")  # fmt: skip
-    _maps = ("owner", "heard", "attempt_of", "published")
+             "taken", "begun", "spoilt", "whole", "evicted")  # fmt: skip
+    _maps = ("owner", "heard", "attempt_of", "published", "epochs")
 
     def __init__(self) -> None:
         self.replies: set[tuple[T, str]] = set()
@@ -48,6 +49,7 @@ class Oracle:
         self.scheduled: set[int] = set()
         self.finished: set[int] = set()
         self.taken: set[int] = set()  # runs that have taken the slot of their next step and have not written it
+        self.begun: set[T] = set()  # reads, ended or not
         self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
         self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
         self.evicted: set[tuple[int, int]] = set()  # objects whose memory the pool has given away
@@ -55,6 +57,7 @@ class Oracle:
         self.heard: dict[int, int] = {}  # attempt -> the run it listens to: the first whose word it took
         self.attempt_of: dict[int, int] = {}  # run -> attempt
         self.published: dict[T, int] = {}  # transfers without an end -> slot
+        self.epochs: dict[int, int] = {}  # slot -> how often new contents have begun in it
         self.wrong: list[str] = []
 
     def clone(self) -> Oracle:
@@ -65,6 +68,13 @@ class Oracle:
             setattr(twin, name, dict(getattr(self, name)))
         twin.wrong = list(self.wrong)
         return twin
+
+    def snapshot(self) -> tuple[frozenset[Any], ...]:
+        """The history of System.tla, and what the World asks before it offers a step; not what is only remembered to judge."""
+        return (
+            frozenset(self.replies), frozenset(self.verdicts), frozenset(self.landed), frozenset(self.blamed),
+            frozenset(self.scheduled), frozenset(self.finished), frozenset(self.owner.items()), frozenset(self.taken),
+        )  # fmt: skip
 
     # ---- Prefill --------------------------------------------------------------------------------------------------
 
@@ -86,6 +96,7 @@ class Oracle:
 
     def overwritten(self, slot: int, by: str, io: Mapping[Io, int]) -> None:
         """New contents begin in `slot`: nobody may still need the old ones."""
+        self.epochs[slot] = self.epochs.get(slot, 0) + 1
         for x, where in io.items():
             if where == slot and x[0] in ("attend", "save") and x[-1]:
                 self.wrong.append(f"{by} overwrites slot {slot} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
@@ -97,6 +108,13 @@ class Oracle:
         self.taken.discard(t[0])
         if not right:
             self.wrong.append(f"{say(t)} was computed on a slot that does not hold its earlier chunks")
+
+    def announced(self, t: T, said: tuple[object, ...], due: tuple[object, ...]) -> None:
+        """READY of t was sent; said, due: slot, epoch, first token, end, whether it is the last chunk."""
+        if said != due:
+            names = ("slot", "epoch", "start", "stop", "final")
+            other = "; ".join(f"{name} {a}, which is {b}" for name, a, b in zip(names, said, due, strict=True) if a != b)
+            self.wrong.append(f"READY of {say(t)} says {other}")
 
     def ended_copy(self, what: str, t: T, began_right: bool, content: Content) -> bool:
         """An attention or a save has ended; was it right from its beginning to its end?"""
@@ -130,6 +148,9 @@ class Oracle:
     # ---- Decode ---------------------------------------------------------------------------------------------------
 
     def begins_read(self, t: T, attempt: int, owns: bool, registered: bool) -> None:
+        if t in self.begun:
+            self.wrong.append(f"the read of {say(t)} begins a second time")
+        self.begun.add(t)
         if not owns:
             self.wrong.append(f"the read of {say(t)} begins into blocks that attempt {attempt} does not own")
         if not registered:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from tidegate.protocol.errors import ProtocolError
-from tidegate.spec.bounds import Bounds
+from tidegate.spec.bounds import FAULTS, Bounds
 from tidegate.spec.rest import at_rest, waiting
 from tidegate.spec.world import Label, World
 
@@ -53,18 +53,28 @@ def random_bounds(rng: random.Random) -> Bounds:
 
 
 def simulate(
-    steps: int, seed: int, *, world: Callable[[Bounds], World] = World, told: Callable[[Outcome], None] = lambda o: None
+    steps: int,
+    seed: int,
+    *,
+    faults: Collection[str] = FAULTS,
+    world: Callable[[Bounds], World] = World,
+    told: Callable[[Outcome], None] = lambda o: None,
 ) -> Outcome:
-    """At least `steps` steps over as many Worlds as it takes; stops at the first thing that is wrong."""
+    """At least `steps` steps over as many Worlds as it takes; stops at the first thing that is wrong.
+
+    faults: those that may strike (names of `bounds.FAULTS`).  told: is called after each World.
+    """
+    spared = dict.fromkeys(set(FAULTS) - set(faults), 0)
+    option = f" --faults {','.join(f for f in FAULTS if f in faults) or 'none'}" if spared else ""
     out, sha, number = Outcome(), hashlib.blake2b(digest_size=16), 0
     while out.steps < steps and not out.wrong:
         rng = random.Random(f"{seed}/{number}")
-        bounds = random_bounds(rng)
+        bounds = replace(random_bounds(rng), **spared)  # type: ignore[arg-type]  # the names are those of budgets
         recent: deque[Label] = deque(maxlen=12)
         wrong = _one(world(bounds), rng, out, sha.update, recent)
         if wrong:
             story = "\n".join(f"    {label}" for label in recent)
-            repeat = f"tidegate sim --seed {seed} --steps {out.steps}"
+            repeat = f"tidegate sim --seed {seed} --steps {out.steps}{option}"
             out.wrong = f"{wrong}\n  world {number} of seed {seed}: {bounds}\n  the latest steps:\n{story}\n  again: {repeat}"
         number += 1
         out.worlds = number

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, Send
 from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
+from tidegate.spec.labels import Label
 from tidegate.spec.oracle import EMPTY, JUNK, T, holds, say
 
 if TYPE_CHECKING:
-    from tidegate.spec.world import Label, World
+    from tidegate.spec.world import World
 
 __all__ = ["STEPS"]
 
@@ -26,10 +27,7 @@ def admit(w: World, attempt: int, block: int) -> list[Effect]:
     w.block[attempt] = block
     w.oracle.owner[block] = attempt
     w.dest[block] = dict.fromkeys(w.dest[block], EMPTY)
-    from tidegate.spec.world import CHUNK_TOKENS
-
-    tokens = w.bounds.chunks_of(attempt) * CHUNK_TOKENS
-    return w.decode.admit(attempt, request=w.bounds.request_of(attempt), tokens=tokens)
+    return w.decode.admit(attempt, request=w.bounds.request_of(attempt), tokens=w.bounds.tokens_of(attempt))
 
 
 def registered(w: World, attempt: int) -> list[Effect]:

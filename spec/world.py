@@ -9,7 +9,7 @@ is seen.  Messages are real and go through the wire form; the network is a set, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import (
@@ -25,66 +25,16 @@ from tidegate.protocol.effects import (
     RunStarted,
     Send,
 )  # fmt: skip
-from tidegate.protocol.messages import (
-    Abort,
-    Committed,
-    Message,
-    ReadDone,
-    ReadFailed,
-    Ready,
-    Revoked,
-    RunFailed,
-    Start,
-    TransferId,
-    decode,
-    encode,
-)  # fmt: skip
+from tidegate.protocol.messages import Message, Ready, TransferId, decode, encode
 from tidegate.protocol.prefill import PrefillSession
-from tidegate.spec.bounds import FAULTS, Bounds
-from tidegate.spec.oracle import EMPTY, JUNK, Content, Io, Oracle, T
+from tidegate.spec.abstract import abstract
+from tidegate.spec.bounds import CHUNK_TOKENS, FAULTS, Bounds
+from tidegate.spec.labels import ARGUMENTS, MESSAGES, Label, named, short
+from tidegate.spec.oracle import EMPTY, JUNK, Content, Io, Oracle, T, holds
+from tidegate.spec.rest import leaks
+from tidegate.spec.steps import STEPS
 
 __all__ = ["ARGUMENTS", "CHUNK_TOKENS", "MESSAGES", "Label", "World"]
-
-Label: TypeAlias = tuple[Any, ...]
-"""(op, argument, ...), the arguments named by ARGUMENTS; a message within it is (op, field, ...), named by MESSAGES."""
-
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "Admit": ("attempt", "block"), "Registered": ("attempt",), "Schedule": ("attempt",), "Finish": ("attempt",),
-    "Abort": ("attempt",), "ReadEnd": ("transfer", "attempt", "how"), "Landed": ("transfer", "attempt"),
-    "ResendReport": ("transfer",), "ResendReady": ("transfer",), "Claim": ("run",), "Write": ("run",), "Miss": ("run",),
-    "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
-    "Revoke": ("transfer",), "Deliver": ("message", "keep"), "Lose": ("message",),
-}  # fmt: skip
-MESSAGES: dict[str, tuple[str, ...]] = {
-    "START": ("attempt",), "ABORT": ("attempt",), "READY": ("transfer", "attempt", "epoch", "final"),
-    "READ_DONE": ("transfer",), "READ_FAILED": ("transfer",), "COMMITTED": ("transfer",), "REVOKED": ("transfer",),
-    "RUN_FAILED": ("run", "attempt"),
-}  # fmt: skip
-CHUNK_TOKENS = 4
-
-
-def _t(transfer: TransferId) -> T:
-    return (transfer.run, transfer.chunk, transfer.layer)
-
-
-def _abstract(m: Message) -> Label:
-    match m:
-        case Start():
-            return ("START", m.attempt)
-        case Abort():
-            return ("ABORT", m.attempt)
-        case Ready():
-            return ("READY", _t(m.transfer), m.attempt, m.epoch, m.final)
-        case ReadDone():
-            return ("READ_DONE", _t(m.transfer))
-        case ReadFailed():
-            return ("READ_FAILED", _t(m.transfer))
-        case Committed():
-            return ("COMMITTED", _t(m.transfer))
-        case Revoked():
-            return ("REVOKED", _t(m.transfer))
-        case RunFailed():
-            return ("RUN_FAILED", m.run, m.attempt)
 
 
 class World:
@@ -128,26 +78,20 @@ class World:
         return twin
 
     def key(self) -> tuple[Any, ...]:
-        """The whole state, machine and physical, as a hashable value."""
-        o = self.oracle
+        """Everything that the World's further steps depend on, what the sessions remember included, as a hashable value."""
         return (
-            self.prefill.snapshot(), self.decode.snapshot(), frozenset(self.net), tuple(self.used.values()),
-            tuple(self.block.items()), tuple(self.mem.values()), frozenset(self.pooled),
-            tuple(tuple(contents.values()) for contents in self.dest.values()), frozenset(self.io),
-            frozenset(self.registering), frozenset(self.is_registered), frozenset(o.replies), frozenset(o.verdicts),
-            frozenset(o.landed), frozenset(o.blamed), frozenset(o.taken),
+            self.prefill.snapshot(), self.decode.snapshot(), self.oracle.snapshot(), tuple(self.used.values()),
+            tuple(self.mem.values()), tuple(tuple(contents.values()) for contents in self.dest.values()), frozenset(self.net),
+            *(frozenset(getattr(self, name)) for name in ("pooled", "registering", "is_registered", "objects", "running")),
+            *(frozenset(getattr(self, name).items()) for name in ("block", "io", "readies", "reports")),
         )  # fmt: skip
 
     def abstract(self) -> dict[str, Any]:
         """All variables of System except ev, in the canonical form of `values`."""
-        from tidegate.spec.abstract import abstract
-
         return abstract(self)
 
     def violations(self) -> list[str]:
         """What was wrong so far, each in a sentence; empty if nothing was."""
-        from tidegate.spec.rest import leaks
-
         return self.oracle.wrong + leaks(self)
 
     # ---- what may happen now --------------------------------------------------------------------------------------
@@ -240,8 +184,6 @@ class World:
 
     def apply(self, label: Label) -> list[Effect]:
         """Take one step; the effects that the session gave. ProtocolError if a session refuses what `moves` offered."""
-        from tidegate.spec.steps import STEPS
-
         step: Callable[..., list[Effect]] = STEPS[label[0]]
         effects = step(self, *label[1:])
         for effect in effects:
@@ -263,7 +205,7 @@ class World:
             case BeginSave():
                 pass  # begun by Write, which knows whether the contents are right
             case BeginLoad():
-                t = _t(effect.transfer)
+                t = short(effect.transfer)
                 self.mem[effect.slot] = JUNK
                 self.io["load", t] = effect.slot
             case BeginRead():
@@ -288,23 +230,30 @@ class World:
                 o.reclaimed(effect.attempt, self.block[effect.attempt], self.io)
 
     def _send(self, message: Message) -> None:
-        m = _abstract(message)
+        m = named(message)
         if m[0] == "START":
             self.oracle.asks(m[1])
         if m[0] in ("COMMITTED", "REVOKED"):
             self.oracle.answered(m[1], m[0])
             self.oracle.published.pop(m[1], None)
+        if isinstance(message, Ready):
+            self._announced(message)
         self.net.setdefault(m, decode(encode(message)))
+
+    def _announced(self, ready: Ready) -> None:
+        t, slot = short(ready.transfer), self.plan.slot_of(ready.transfer.layer)
+        chunk, attempt = t[1], self.oracle.attempt_of[t[0]]
+        first, end = (chunk - 1) * CHUNK_TOKENS, min(chunk * CHUNK_TOKENS, self.bounds.tokens_of(attempt))
+        due = (slot, self.oracle.epochs[slot], first, end, chunk == self.bounds.chunks_of(attempt))
+        self.oracle.announced(t, (ready.slot, ready.epoch, ready.start, ready.stop, ready.final), due)
 
     def note_ready(self, t: T, message: Message) -> None:
         """Prefill has published t: from here on its slot waits for a verdict."""
         if isinstance(message, Ready):
-            self.readies[t] = _abstract(message)
+            self.readies[t] = named(message)
             self.oracle.published[t] = message.slot
 
     def _begin_read(self, ready: Ready) -> None:
-        t, a, o = _t(ready.transfer), ready.attempt, self.oracle
-        from tidegate.spec.oracle import holds
-
+        t, a, o = short(ready.transfer), ready.attempt, self.oracle
         o.begins_read(t, a, o.owner.get(self.block.get(a, 0)) == a, a in self.is_registered)
         self.io["read", t, a, holds(self.mem[ready.slot], t)] = ready.slot

@@ -10,6 +10,9 @@ import typer
 def command(
     steps: Annotated[int, typer.Option(help="Protocol steps to take, at least.")] = 200_000,
     seed: Annotated[int, typer.Option(help="Decides everything; the same seed is the same run.")] = 0,
+    faults: Annotated[
+        str, typer.Option(help="Those that may strike, with commas: loss, dup, fail, unknown, save, load, evict, abort, revoke.")
+    ] = "all",
 ) -> None:
     """Simulate the sessions with lost, doubled and late messages, failures, aborts, evictions and revocations.
 
@@ -22,15 +25,22 @@ def command(
     from rich.console import Console
     from rich.progress import Progress
 
+    from tidegate.spec.bounds import FAULTS
     from tidegate.spec.sim import simulate
 
     if steps < 1:
         typer.echo(f"tidegate sim: steps is {steps}: at least 1", err=True)
         raise typer.Exit(2)
+    named = [name.strip() for name in faults.split(",")]
+    chosen = FAULTS if named == ["all"] else tuple(name for name in named if name not in ("", "none"))
+    if unknown := set(chosen) - set(FAULTS):
+        choice = f"choose from {', '.join(FAULTS)}, or all, or none"
+        typer.echo(f"tidegate sim: no fault is named {', '.join(sorted(unknown))}: {choice}", err=True)
+        raise typer.Exit(2)
     console, began = Console(), time.monotonic()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("steps", total=steps)
-        out = simulate(steps, seed, told=lambda o: progress.update(task, completed=o.steps))
+        out = simulate(steps, seed, faults=chosen, told=lambda o: progress.update(task, completed=o.steps))
     seconds = time.monotonic() - began
     console.print(f"{out.steps:,} steps in {out.worlds} worlds, {out.steps / seconds:,.0f} steps/s, digest {out.digest}")
     console.print(", ".join(f"{op} {count:,}" for op, count in sorted(out.operations.items())))

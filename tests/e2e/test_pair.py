@@ -14,15 +14,18 @@ from tidegate.engine.config import FaultSpec
 def test_tokens_logits_and_destination_bytes(dtype: str, tmp_path: Path) -> None:
     c = config(dtype, trace=str(tmp_path))
     result, compared = run(c)
-    assert all(one.equal for one in compared), compared
     written, runs = written_tags(tmp_path), bound_runs(tmp_path)
     for index, request in enumerate(c.requests):
         line = result.results[index]
+        assert line.ok, f"request {index} failed: {line.text}"
         chunks = -(-len(request.prompt) // c.chunk)
         for name, tag in line.tags.items():
             chunk, layer = map(int, name.split("/"))
-            assert tag == written[runs[line.attempt], chunk, layer], f"request {index}: {name}"
+            assert tag == written[runs[line.attempt], chunk, layer], (
+                f"request {index}: what lies in the destination of chunk {chunk} layer {layer} is not what Prefill computed"
+            )
         assert len(line.tags) == chunks * 7
+    assert not [one for one in compared if not one.equal]
     assert result.stats["decode"]["places_free"] == c.concurrency
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import Effect
-from tidegate.protocol.messages import TransferId
+from tidegate.protocol.machines import transfer as TR
+from tidegate.protocol.messages import ReadFailed, TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.spec.bounds import Bounds
 from tidegate.spec.sim import simulate
@@ -23,6 +25,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(3600)  # the long form takes minutes
 def test_every_fault_and_nothing_goes_wrong() -> None:
     out = simulate(STEPS, seed=2026)
     assert not out.wrong, out.wrong
@@ -36,6 +39,13 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
                        check=True).stdout for seed in ("1", "2")
     }  # fmt: skip
     assert len(digests) == 1
+
+
+def test_only_the_chosen_faults_strike() -> None:
+    out = simulate(5_000, seed=1, faults=("loss", "abort"))
+    assert not out.wrong, out.wrong
+    assert "Lose" in out.operations
+    assert not {"Evict", "Landed", "Miss", "Revoke"} & set(out.operations)
 
 
 class ForgetsLanding(DecodeSession):
@@ -62,7 +72,17 @@ class LoadsNothing(PrefillSession):
         return ()
 
 
-@pytest.mark.parametrize("bug", [ForgetsLanding, BelievesAtOnce, LoadsNothing])
+class OneFailureReleasesAll(PrefillSession):
+    """A report about one transfer takes the others for ended, too."""
+
+    def _on_report(self, report: Any, effects: list[Effect]) -> None:
+        super()._on_report(report, effects)
+        for transfer, state in list(self.transfers.items()):
+            if isinstance(report, ReadFailed) and TR.CanFail(state):
+                self._end_transfer(transfer, TR.Fail(state), "", effects, tell=False)
+
+
+@pytest.mark.parametrize("bug", [ForgetsLanding, BelievesAtOnce, LoadsNothing, OneFailureReleasesAll])
 def test_planted_bugs_are_found_and_the_report_repeats_them(bug: type) -> None:
     role = "prefill" if issubclass(bug, PrefillSession) else "decode"
 
