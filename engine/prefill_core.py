@@ -36,7 +36,9 @@ class _Waiter:
     """The computing thread, which wants to write `step` next."""
 
     step: TransferId
+    for_copies: bool
     woken: threading.Event = field(default_factory=threading.Event)
+    since: float = field(default_factory=time.monotonic)
 
 
 class PrefillCore:
@@ -79,14 +81,14 @@ class PrefillCore:
         self._need_alive(run)
         return self.session.step_of(run)
 
-    def want(self, step: TransferId) -> threading.Event:
-        """An event that is set when `step` may be written, or its run is over."""
-        waiter = _Waiter(step)
-        self._waiters.append(waiter)
-        return waiter.woken
-
-    def claimed(self, step: TransferId) -> Claimed:
-        """Where `step` may be written, after the event of `want`; RunOver if its run has failed."""
+    def claim(self, step: TransferId) -> Claimed | threading.Event:
+        """Where `step` may be written, or an event that is set when it is worth asking again; RunOver if its run has failed."""
+        if self._poison:
+            self._poison_free_slots()
+        if not self._goes_on(step):
+            waiter = _Waiter(step, self._waits_for_copies(step))
+            self._waiters.append(waiter)
+            return waiter.woken
         self._need_writable(step)
         slot = self.session.plan.slot_of(step.layer)
         return Claimed(slot, self.session.slots[slot].epoch)
@@ -217,10 +219,27 @@ class PrefillCore:
             self.execute(self.session.claim(self._ahead))
             self._ahead = 0
         for waiter in list(self._waiters):
+            self._account(waiter)
             if self._goes_on(waiter.step):
                 self._waiters.remove(waiter)
                 waiter.woken.set()
+            else:
+                waiter.for_copies = self._waits_for_copies(waiter.step)
         self._admit()
+
+    def _account(self, waiter: _Waiter) -> None:
+        """Put the time since the last look down to what it was waited for."""
+        now = time.monotonic()
+        if waiter.for_copies:
+            self.times.blocked += now - waiter.since
+        else:
+            self.times.reads += now - waiter.since
+        waiter.since = now
+
+    def _waits_for_copies(self, step: TransferId) -> bool:
+        """Is it our own load or save that `step` waits for, and not (only) Decode?"""
+        slot = self.session.slots[self.session.plan.slot_of(step.layer)]
+        return slot.phase in ("free", "loading") or bool(slot.saves)  # free: what it needs is not saved yet
 
     def _goes_on(self, step: TransferId) -> bool:
         """Claim for `step`, or give it up; may its thread go on?"""

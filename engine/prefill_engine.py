@@ -56,8 +56,7 @@ class PrefillEngine:
     model's work is queued on; left out, the calling thread computes, and has computed when it calls.  prefetch: 1 to claim and load a
     run's next slot while attention still runs, 0 only when it is asked for.  read_lease: seconds after which a read may be revoked, 0
     for never; resend_seconds: after which READY is said again.  poison: fill slots with NaN (integers with -1) when they become free.
-    say: told of progress, on_crash: of an error that ends the engine, both from the engine's own thread; every later call that needs
-    that thread raises RuntimeError with the reason.
+    say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread.
 
     Call `start`, `wait_for_layer`, `kv_written`, `layer_done` and `wait_for_save` from one thread; everything else from any.
     """
@@ -116,9 +115,7 @@ class PrefillEngine:
         self.owner.start()
 
     def next_run(self) -> Run | None:
-        """The next run that has its blocks; blocks until there is one, None after `stop`.  A run that finds no room waits its turn,
-        and `say` is told what for.
-        """
+        """The next run that has its blocks (`say` is told what others wait for); blocks until there is one, None after `stop`."""
         return self.core.ready_runs.get()
 
     def stop(self) -> None:
@@ -153,16 +150,13 @@ class PrefillEngine:
         RunOver if the run has failed, and then everything that was queued for it has ended; ValueError for another layer than the next.
         """
         step = self._expect(layer, "done")
-        began = time.monotonic()
         try:
-            self.owner.ask(partial(self.core.want, step)).wait()
-            self._at = self.owner.ask(partial(self.core.claimed, step))
+            self._at = self._claimed(step)
             trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
             self._fill(step)
         except RunOver:
             self._abandon()
             raise
-        self.core.times.blocked += time.monotonic() - began
         self.core.times.gates += 1
         self._phase = "claimed"
         views = {area.name: self.memory.view(self._at.slot, area.name) for area in self.memory.layout.areas_of(self._at.slot)}
@@ -221,7 +215,7 @@ class PrefillEngine:
         trace_footer(self._recorder)
         times, layout = self.core.times, self.memory.layout
         return {
-            "gates": times.gates, "blocked_s": times.blocked, "load_s": times.load, "save_s": times.save,
+            "gates": times.gates, "blocked_s": times.blocked, "reads_s": times.reads, "load_s": times.load, "save_s": times.save,
             "slot_bytes": layout.size, "slots": layout.slots, "blocks": layout.blocks, "blocks_free": self.blocks.free,
             "refused": self.owner.refused, "slots_free": sum(s.phase == "free" for s in self.core.session.slots.values()),
         }  # fmt: skip
@@ -255,11 +249,19 @@ class PrefillEngine:
         now, size = self._now, self.blocks.block_size
         return now.run.blocks[now.first // size : -(-now.end // size)], now.first, now.end
 
+    def _claimed(self, step: TransferId) -> Claimed:
+        """Where `step` may be written, when it may."""
+        while not isinstance(answer := self.owner.ask(partial(self.core.claim, step)), Claimed):
+            answer.wait()
+        return answer
+
     def _fill(self, step: TransferId) -> None:
         """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
         if self._now.first < self._now.begin:
+            began = time.monotonic()
             fill = partial(self.core.fill, step, self._at, self._now.first, self._now.begin)
             outcome = self.owner.ask(fill).result()
+            self.core.times.blocked += time.monotonic() - began
             if not outcome.ok:
                 raise RunOver(f"{self._name()}: {outcome.reason}")
 

@@ -127,9 +127,12 @@ class Copies(Protocol):
 
 @dataclass(slots=True)
 class Times:
-    """Seconds.  blocked: the computing thread waited for a gate, a load or a save; load, save: copies were under way."""
+    """Seconds.  blocked: the computing thread waited for a load or a save; reads: for Decode's reads (or an attention that is queued);
+    load, save: copies were under way.  gates: layers that were waited for, or might have been.
+    """
 
     blocked: float = 0.0
+    reads: float = 0.0
     load: float = 0.0
     save: float = 0.0
     gates: int = 0

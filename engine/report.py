@@ -65,7 +65,7 @@ def text_of(tokens: list[int], checkpoint: str) -> str:
 
 
 def hidden_share(blocked: float, moved: float) -> str:
-    """1 - blocked / (load + save), in words; less than nothing where gates waited for more than copies, such as Decode."""
+    """1 - blocked / (load + save), in words; below zero where copies had to wait for one another."""
     return f"{1 - blocked / moved:.0%}" if moved else "nothing was moved"
 
 
@@ -100,9 +100,9 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),
         ("top-k rows copied to hot buffers", f"{d['bytes_missed'] / 1e6:.2f} MB"),
         ("hot-buffer hit rate (of random weights)", f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
-        ("waits of prefill for gates and copies", f"{p['blocked_s']:.2f} s of {p['compute_s']:.2f} s, {int(p['gates'])} layer steps"),
-        ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s"),
-        ("of that hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
+        ("prefill waited for Decode's reads", f"{p['reads_s']:.2f} s of {p['compute_s']:.2f} s, {int(p['gates'])} layer steps"),
+        ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s; waited for {p['blocked_s']:.2f} s"),
+        ("of loads and saves, hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
         ("messages refused", f"{int(p['refused'] + d['refused'])}"),
         ("wall time of both processes", f"{result.seconds:.1f} s"),
     ]

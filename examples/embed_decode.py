@@ -15,7 +15,7 @@ import torch
 import zmq
 
 from tidegate.engine import control
-from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.copying import Faults, Outcome, Work
 from tidegate.engine.decode_peer import PEER, Peer, region
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import ShmPull
@@ -39,12 +39,12 @@ def pattern(layer: int, first: int, end: int, width: int) -> torch.Tensor:
 class Inbox:
     """Receives prompts.  `outcomes`: (request, "" or why it failed), once each; port: of its control socket."""
 
-    def __init__(self, *, concurrency: int = 2, trace: str = "") -> None:
+    def __init__(self, *, concurrency: int = 2, trace: str = "", faults: Faults | None = None) -> None:
         incarnation = secrets.randbits(62) + 1
         name = trace_file("decode", 0)
         self.recorder: Recorder | NullRecorder = Recorder(Path(trace) / name, Path(name).stem) if trace else NULL
         trace_header(self.recorder, role="decode", rank=0, incarnation=incarnation, layers=LAYERS)
-        self.backend = ShmPull(recorder=self.recorder)
+        self.backend = ShmPull(recorder=self.recorder, faults=faults)
         self.peer = Peer(self.backend, incarnation=incarnation, layers=LAYERS, block_size=BLOCK)
         self.session = DecodeSession(layers=LAYERS, incarnation=incarnation, observer=trace_observer(self.recorder))
         longest = max(PROMPTS.values())

@@ -28,7 +28,7 @@ LONG = 130  # three chunks
 class Rig:
     """An engine, and the Decode side that checks what it pulls.  run/attention: what to do after a layer's rows are written."""
 
-    def __init__(self, folder, *, buffers=2, blocks=20, copy_faults=None, specs=(), style="plain", **options):
+    def __init__(self, folder, *, buffers=2, blocks=20, copy_faults=None, read_faults=None, style="plain", **options):
         self.plan = SlotPlan.make(layers=LAYERS, independent=frozenset({1}), buffers=buffers)
         slots = [self.plan.slot_of(layer) for layer in range(1, LAYERS + 1)]
         self.memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=blocks, block_size=BLOCK))
@@ -36,12 +36,12 @@ class Rig:
         self.computed = 0  # rows
         self.compute = options.get("compute")
         self.engine = engine = PrefillEngine(
-            self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, faults=Injector(specs), say=self.said.put,
+            self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, say=self.said.put,
             on_crash=lambda error: self.said.put(repr(error)), **({"poison": True} | options),
         )  # fmt: skip
         self.pool = FilePool(folder, faults=copy_faults, origin=self.memory.bytes)
         self.copies = PoolCopies(self.pool, self.memory, engine.blocks, layers=LAYERS, span=engine.core.span, post=engine.owner.post)
-        self.inbox, self.context = Inbox(), zmq.Context()
+        self.inbox, self.context = Inbox(faults=read_faults), zmq.Context()
         engine.attach(copies=self.copies, links=DirectLink(engine.owner, self.context, self.inbox.port, engine.hello, engine.core))
         engine.open()
 
@@ -341,6 +341,17 @@ def test_waiting_for_saves_waits_for_this_steps_saves(tmp_path):
         rig.engine.wait_for_save()
         assert rig.pool.evictable()  # so it is readable: every layer is saved
         rig.engine.wait_for_save()
+
+
+@pytest.mark.parametrize("slow", ["save", "read"])
+def test_what_was_waited_for_is_told_apart(tmp_path, slow):
+    faults = Injector([FaultSpec(where=slow, delay=1.0, layer=2)]).copies()
+    with opened(tmp_path / "pool", **{"copy_faults" if slow == "save" else "read_faults": faults}) as rig:
+        rig.inbox.ask("a", 5)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("a", "")
+    assert (rig.stats["blocked_s"] > rig.stats["reads_s"]) is (slow == "save")
+    assert max(rig.stats["blocked_s"], rig.stats["reads_s"]) > 0.5
 
 
 def test_a_failed_save_is_waited_for_too(tmp_path):
