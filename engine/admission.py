@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tidegate.engine.http.asking import Retries
-from tidegate.engine.http.bodies import PrefillParams, bytes_text, prompt_digest
+from tidegate.engine.http.bodies import PrefillParams, prompt_digest
 from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer
-from tidegate.engine.http.prompts import Limits
 from tidegate.engine.http.server import LOOPBACK, Refused
 from tidegate.engine.recorder import content_tag
 from tidegate.engine.row_pool import Place
@@ -72,7 +71,7 @@ class Admission:
         c = worker.config
         self._limit, self._deadline = c.max_waiting, c.deadline_seconds
         self.http = DecodeServer(
-            port=c.decode_port, limits=Limits(c.max_tokens, worker.model.config.vocab_size, c.new_tokens, bytes_text()),
+            port=c.decode_port, limits=c.limits(c.new_tokens),
             retries=Retries(c.max_retries, c.retry_delay), submit=self._posted(self._add), cancel=self._posted(self._cancel),
             probe=lambda tell: worker.owner.post(lambda: tell({"active": len(self.active), "waiting": len(self._asks)})),
         )  # fmt: skip

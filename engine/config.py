@@ -14,7 +14,18 @@ import msgspec
 
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.fault_spec import FaultSpec
-from tidegate.engine.model import DTYPES, Model, ModelConfig, check_checkpoint, load_checkpoint, read_config, save_checkpoint
+from tidegate.engine.http.bodies import Text
+from tidegate.engine.http.prompts import Limits
+from tidegate.engine.model import (
+    DTYPES,
+    Model,
+    ModelConfig,
+    Tokenizer,
+    check_checkpoint,
+    load_checkpoint,
+    read_config,
+    save_checkpoint,
+)
 from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
 from tidegate.protocol.topology import SlotPlan
 
@@ -76,6 +87,12 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if more := sorted(set(self.model) - {"dtype"}):
             raise ConfigError(f"model fields {', '.join(more)} are given beside the checkpoint {self.checkpoint}, which says them itself")
         return read_config(self.checkpoint, dtype=str(self.model.get("dtype", "")))
+
+    def limits(self, new_tokens: int) -> Limits:
+        """What a server takes and how it reads text: by the checkpoint's tokenizer, without one bytes are tokens."""
+        tokenizer = Tokenizer(self.checkpoint)
+        text = Text(lambda text: tokenizer.encode(text.encode()), lambda tokens: tokenizer.decode([*tokens]))
+        return Limits(self.max_tokens, self.model_config().vocab_size, new_tokens, text)
 
     def load_model(self) -> Model:
         """The model, out of its folder if it has one; ValueError as `load_checkpoint`."""

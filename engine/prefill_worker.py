@@ -15,9 +15,7 @@ import zmq
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
-from tidegate.engine.http.bodies import bytes_text
 from tidegate.engine.http.prefill_server import Call, PrefillServer
-from tidegate.engine.http.prompts import Limits
 from tidegate.engine.pool_file import FilePool
 from tidegate.engine.prefill_copies import PoolCopies
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
@@ -73,7 +71,7 @@ class PrefillWorker:
             return lambda call: owner.post(partial(do, call))
 
         return PrefillServer(
-            port=self.config.prefill_port, limits=Limits(self.config.max_tokens, self.model.config.vocab_size, 1, bytes_text()),
+            port=self.config.prefill_port, limits=self.config.limits(1),
             submit=posted(self.links.call), cancel=posted(self.links.cancel),
             probe=lambda tell: owner.post(lambda: tell({"waiting": self.links.waiting})),
         )  # fmt: skip

@@ -33,7 +33,6 @@ __all__ = [
     "Prompt",
     "Text",
     "Usage",
-    "bytes_text",
     "child",
     "parse",
     "prompt_digest",
@@ -166,14 +165,6 @@ class Text:
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Sequence[int]], str]
-
-
-def bytes_text() -> Text:
-    """Bytes are tokens; a token that is no byte shows as a replacement sign."""
-    return Text(
-        lambda text: list(text.encode()),
-        lambda tokens: b"".join(bytes((t,)) if t < 256 else b"\xff" for t in tokens).decode("utf-8", "replace"),
-    )
 
 
 def parse(data: bytes, kind: type[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -22,14 +23,12 @@ from tidegate.engine.http.bodies import (
     Delivered,
     PrefillParams,
     PrefillRequest,
-    bytes_text,
     checked_url,
     parse,
     prompt_digest,
     prompts_of,
 )
 from tidegate.engine.http.errors import ErrorBody, Refusal, error_of
-from tidegate.engine.http.prompts import Limits
 
 PARAMS = {
     "request_id": "cmpl-a-0", "do_remote_prefill": False, "do_remote_decode": True, "remote_engine_id": "decode-1f",
@@ -134,14 +133,16 @@ def test_a_digest_names_one_prompt(one: list[int], other: list[int]) -> None:
     assert (prompt_digest(one) == prompt_digest(other)) == (one == other)
 
 
+LIMITS = RunConfig(requests=(), max_prompt=4).limits(8)
+
+
 @given(st.text())
 def test_text_is_its_bytes_and_back(text: str) -> None:
-    assert bytes_text().decode(bytes_text().encode(text)) == text
-    assert bytes_text().decode([65, 300]) == "A\N{REPLACEMENT CHARACTER}"
+    assert LIMITS.text.decode(LIMITS.text.encode(text)) == text
 
 
 def test_limits_are_named() -> None:
-    limits = Limits(4, 256, 8, bytes_text())
+    limits = dataclasses.replace(LIMITS, vocab_size=256)
     assert limits.tokens_of("ab") == (97, 98)
     assert (limits.asked(None), limits.asked(3)) == (8, 3)
     for refused, why in ((lambda: limits.tokens_of("abcde"), "5 tokens: memory is set aside for 1 to 4"),

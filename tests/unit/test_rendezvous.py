@@ -18,7 +18,7 @@ import pytest
 from tidegate.engine.fault_spec import FaultSpec
 from tidegate.engine.http import decode_server, server
 from tidegate.engine.http.asking import Retries
-from tidegate.engine.http.bodies import PrefillParams, bytes_text, prompt_digest
+from tidegate.engine.http.bodies import PrefillParams, Text, prompt_digest
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer
 from tidegate.engine.http.prefill_server import Call, Done, PrefillServer
@@ -26,7 +26,7 @@ from tidegate.engine.http.prompts import Limits
 from tidegate.engine.http.proxy import Proxy, ProxyConfig
 from tidegate.engine.http.server import Refused
 
-LIMITS = Limits(100, 256, 4, bytes_text())
+LIMITS = Limits(100, 256, 4, Text(lambda text: [*text.encode()], lambda tokens: bytes(tokens).decode()))
 FEW = Retries(1, 0.01)
 
 
