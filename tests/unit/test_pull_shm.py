@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import queue
 import re
+import statistics
 import threading
 import time
 
@@ -214,10 +215,8 @@ def test_an_error_in_a_callback_stops_nothing_else(rig, caplog):
     assert "its owner could not be told" in caplog.text
 
 
-def longest_pause(monkeypatch, copier, enough=0.0, tries=8):
-    """Of a busy Python thread beside pulls of 32 MiB: its longest pause as a share of the copy, the best of some tries, or the
-    first that is `enough` (on a busy machine it takes some until both threads have a core).
-    """
+def longest_pauses(monkeypatch, copier, enough=0.0, tries=8):
+    """Of a busy Python thread beside pulls of 32 MiB: its longest pause as a share of each copy, until one is `enough`."""
     size, spans = 32 << 20, []
 
     def timed(*args):
@@ -242,11 +241,12 @@ def longest_pause(monkeypatch, copier, enough=0.0, tries=8):
         shares.append(max(b - a for a, b in itertools.pairwise(inside)) / (end - begin))
     backend.close()
     memory.close()
-    return min(shares)
+    return shares
 
 
 def test_the_copy_runs_without_the_gil(monkeypatch):
-    assert longest_pause(monkeypatch, pull_shm.copy_ranges, enough=0.6, tries=200) <= 0.6
+    # on a busy machine it takes some tries until both threads have a core
+    assert min(longest_pauses(monkeypatch, pull_shm.copy_ranges, enough=0.6, tries=200)) <= 0.6
 
 
 def test_the_check_sees_a_copy_that_holds_the_gil(monkeypatch):
@@ -256,7 +256,7 @@ def test_the_check_sees_a_copy_that_holds_the_gil(monkeypatch):
         memmove(ctypes.c_void_p(target.ctypes.data), ctypes.c_void_p(source.ctypes.data), ctypes.c_size_t(int(n[0])))
         return 1
 
-    assert longest_pause(monkeypatch, copier) > 0.8
+    assert statistics.median(longest_pauses(monkeypatch, copier, tries=9)) > 0.8
 
 
 def test_two_streams_of_one_kind_share_the_work_and_kinds_do_not_wait_for_each_other():
