@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tidegate.engine.row_pool import Place
-from tidegate.kernels import Residency, fetch_misses
+from tidegate.kernels import Residency, RowPath
 
 __all__ = ["Counts", "HotBuffer", "HotRows", "SparseKV"]
 
@@ -52,6 +52,7 @@ class HotBuffer:
             raise ValueError(f"a place of {layers} layers, width {width}, over hot buffers of shape {tuple(hot.memory.shape)}")
         self.place, self.counts = place, counts or Counts()
         self._hot, self._row, self._attempt = hot, [row], [attempt]
+        self._paths = [RowPath([memory], [rows]) for memory, rows in zip(hot.memory, place.rows, strict=True)]
         self._length = [0] * layers
         self._keep = [capacity] * layers  # entries from here on were written since the layer's last step
         self._out = torch.zeros(hot.memory.shape[2], width, dtype=place.rows.dtype)
@@ -83,11 +84,11 @@ class HotBuffer:
 
         ValueError, with nothing changed, where k distinct positions do not fit the hot buffer.
         """
-        pool, memory = self.place.rows[layer], self._hot.memory[layer]
+        pool = self.place.rows[layer]
         step = self._hot.tables[layer].step(
             positions[None], [self._length[layer]], self._attempt, keep=[self._keep[layer]], rows=self._row
         )
-        fetch_misses([memory], [pool], step, WHOLE, pool.shape[0])
+        self._paths[layer].copy_misses(step, WHOLE, pool.shape[0])
         self._keep[layer] = pool.shape[0]
         hits, misses, evictions = step.counts[:, 0].tolist()
         self.counts.hits += hits

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from tidegate.engine.copying import CopyWorkers, Faults, Job, OnOutcome, Outcome, Work, wait_for
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import SharedMemory
-from tidegate.kernels.copy import Bytes, Offsets, as_bytes, checked_ranges, copy_ranges
+from tidegate.kernels.copy import Bytes, Offsets, as_bytes, checked_ranges, copy_checked, refuse_shared
+
+Columns = tuple[Offsets, Offsets, Offsets]  # destination, source, length
 
 
 class Part(NamedTuple):
@@ -93,7 +93,8 @@ class ShmPull:
     def close(self) -> None:
         self._workers.close()
 
-    def _job(self, peer: str, parts: Sequence[Part], work: Work) -> Job:
+    def _checked(self, peer: str, parts: Sequence[Part]) -> tuple[Bytes, list[Bytes], list[Columns]]:
+        """The peer's memory, and of each part the region and its columns, every range inside both."""
         with self._lock:
             if peer not in self._peers:
                 raise ValueError(f"peer is not connected: there are {sorted(self._peers)}")
@@ -104,12 +105,17 @@ class ShmPull:
         columns = []
         for part, target in zip(parts, targets, strict=True):
             try:
+                refuse_shared(target, source)
                 columns.append(checked_ranges(target.size, source.size, part.destination, part.source, part.length))
             except ValueError as error:
                 raise ValueError(f"region {part.region!r}: {error}") from error
+        return source, targets, columns
+
+    def _job(self, peer: str, parts: Sequence[Part], work: Work) -> Job:
+        source, targets, columns = self._checked(peer, parts)
 
         def copy() -> tuple[int, int]:
-            copies = [copy_ranges(target, source, *column) for target, column in zip(targets, columns, strict=True)]
+            copies = [copy_checked(target, source, *column) for target, column in zip(targets, columns, strict=True)]
             return sum(copies), sum(int(n.sum()) for _, _, n in columns)
 
         def read() -> list[Bytes]:
@@ -121,6 +127,9 @@ class ShmPull:
                 pieces += [target[at : at + n] for at, n in zip(d.tolist(), length.tolist(), strict=True)]
             return pieces
 
-        fields = {"peer": peer, "regions": [part.region for part in parts for _ in part.length]}
-        ranges = [tuple(row) for d, s, n in columns for row in np.stack([s, d, n], 1).tolist()]
+        fields: dict[str, Any] = {"peer": peer}
+        ranges: list[tuple[int, int, int]] = []
+        if self._workers.recorder.enabled:  # a line for each block takes longer than to copy some
+            fields["regions"] = [part.region for part in parts for _ in part.length]
+            ranges = [(s, d, n) for column in columns for d, s, n in zip(*(x.tolist() for x in column), strict=True)]
         return Job("read", work, ranges, read, landed, copy, fields)

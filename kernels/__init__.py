@@ -2,13 +2,16 @@
 results.
 
 `append_rows` writes new tokens into a paged host pool; `Residency` says which of the positions that a step reads are in a hot
-buffer, and which take whose slot; `fetch_misses` and `fetch_rows` bring the missing rows; `copy_ranges` moves blocks of layers.
+buffer, and which take whose slot; `fetch_misses` and `fetch_rows` bring the missing rows (over a `RowPath`, if many times); `copy_ranges`
+moves blocks of layers.
 Nothing here knows requests, peers or the protocol.
 """
 
 from tidegate.kernels.copy import copy_ranges
 from tidegate.kernels.dispatch import available, chosen, forced
 from tidegate.kernels.residency import Residency, Step
-from tidegate.kernels.rows import append_rows, fetch_misses, fetch_rows
+from tidegate.kernels.rows import RowPath, append_rows, fetch_misses, fetch_rows
 
-__all__ = ["Residency", "Step", "append_rows", "available", "chosen", "copy_ranges", "fetch_misses", "fetch_rows", "forced"]
+__all__ = [
+    "Residency", "RowPath", "Step", "append_rows", "available", "chosen", "copy_ranges", "fetch_misses", "fetch_rows", "forced",
+]  # fmt: skip

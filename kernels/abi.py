@@ -73,7 +73,7 @@ class RowArguments(ctypes.Structure):
 
     _fields_ = [
         *_fields("parts", "n_parts"),
-        *_fields("target_rows source_rows", "n targets sources skip isa threads"),
+        *_fields("target_rows source_rows", "n targets sources skip threads"),
         BAD,
     ]
 
@@ -84,7 +84,7 @@ class MissArguments(ctypes.Structure):
     _fields_ = [
         *_fields("parts", "n_parts"),
         *_fields("rows miss_positions miss_slots misses", "n k hot"),
-        *_fields("table", "table_size table_width block targets sources isa threads"),
+        *_fields("table", "table_size table_width block targets sources threads"),
         BAD,
     ]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tidegate.kernels.dispatch import native_for
 
-__all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_ranges"]
+__all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_checked", "copy_ranges", "refuse_shared"]
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -106,13 +106,22 @@ def copy_ranges(
         return copy_runs(target, source, *checked_ranges(target.numel(), source.numel(), dst_off, src_off, length))
     to, of = as_bytes(dst, writable=True), as_bytes(src)
     d, s, n = checked_ranges(to.size, of.size, dst_off, src_off, length)
-    if np.may_share_memory(to, of):
+    refuse_shared(to, of)
+    return copy_checked(to, of, d, s, n, threads=threads)
+
+
+def refuse_shared(dst: Bytes, src: Bytes) -> None:
+    """ValueError where two buffers share memory: the order of their bytes' copies would count."""
+    if np.may_share_memory(dst, src):
         raise ValueError("source and destination share memory: copy through a buffer of its own")
+
+
+def copy_checked(dst: Bytes, src: Bytes, d: Offsets, s: Offsets, n: Offsets, *, threads: int = 1) -> int:
+    """`copy_ranges` of host memory for columns that `checked_ranges` gave, and buffers that `refuse_shared` let pass."""
     native = native_for()
     if native is None:
-        return copy_runs(to, of, d, s, n)
-    columns = (to, of, d, s, n)
-    copies: int = native.library.tg_copy_ranges(*(x.ctypes.data for x in columns), len(n), threads)
+        return copy_runs(dst, src, d, s, n)
+    copies: int = native.library.tg_copy_ranges(*(x.ctypes.data for x in (dst, src, d, s, n)), len(n), threads)
     if copies < 0:
         raise MemoryError("no memory for the working space of a kernel: nothing was copied")
     return copies

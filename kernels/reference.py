@@ -6,6 +6,7 @@ index written twice is thinned out first); every value is checked before anythin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -124,15 +125,16 @@ def checked_rows(targets: Tensor, sources: Tensor | None, skip: bool, known: dic
     return targets[~padding], sources[~padding]
 
 
-def copy_rows(to: list[Tensor], of: list[Tensor], targets: Tensor, sources: Tensor) -> None:
-    """Copy rows of matrices pair by pair; of several writes to one row the last stays, as index_copy_ alone does not promise."""
+def copy_rows(to: Sequence[Tensor], of: Sequence[Tensor], targets: Tensor, sources: Tensor) -> None:
+    """Copy rows pair by pair, part by part; of several writes to one row the last stays, which index_copy_ does not promise."""
     value, order = torch.sort(targets, stable=True)
     last = torch.ones_like(value, dtype=torch.bool)
     last[:-1] = value[1:] != value[:-1]
     targets, sources = value[last], sources[order[last]]
     for target, source in zip(to, of, strict=True):
-        rows = source.index_select(0, sources.to(source.device)).to(target.device)
-        target.index_copy_(0, targets.to(target.device), rows)
+        flat, wanted = source.view(-1, source.shape[-1]), sources.to(source.device)
+        rows = flat.index_select(0, wanted).to(target.device)
+        target.view(-1, target.shape[-1]).index_copy_(0, targets.to(target.device), rows)
 
 
 def miss_rows(step: Step, table: Tensor, known: dict[str, int]) -> tuple[Tensor, Tensor]:

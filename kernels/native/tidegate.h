@@ -61,8 +61,7 @@ struct tg_rows {
     const tg_part* parts;
     std::int64_t n_parts;
     const std::int64_t *target_rows, *source_rows;
-    std::int64_t n, targets, sources, skip;
-    std::int64_t isa, threads;
+    std::int64_t n, targets, sources, skip, threads;
     std::int64_t bad[3];
 };
 
@@ -75,8 +74,7 @@ struct tg_misses {
     std::int64_t n, k, hot;
     const void* table;  // [n][table_width] of table_size bytes each
     std::int64_t table_size, table_width, block;
-    std::int64_t targets, sources;
-    std::int64_t isa, threads;
+    std::int64_t targets, sources, threads;
     std::int64_t bad[3];
 };
 

@@ -1,11 +1,10 @@
-// The inner loops of residency and row copies, compiled once per instruction set (see variant.h).
+// One row's step of residency, compiled once per instruction set (see variant.h).
 //
 // Residency keeps the order of eviction itself, as two parallel arrays, and walks it once per step.  A map from position to
 // slot would be O(k) but is a random access to memory of each row and layer; the marks here belong to a thread, stay in its
 // cache over all rows and layers, and everything else is streamed.
 #include "variant.h"
 
-#include "row_copy.h"
 #include "walk.h"
 
 namespace {
@@ -77,4 +76,4 @@ void residency(Residency& r) { r.wide ? residency_of<i64>(r) : residency_of<i32>
 
 }  // namespace
 
-const Variant TG_VARIANT = {residency, copy_rows};
+const Variant TG_VARIANT = {residency};

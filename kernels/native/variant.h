@@ -18,15 +18,8 @@ struct Residency {
     std::int32_t hits, misses, evictions;
 };
 
-struct RowPair {
-    std::int64_t target, source;
-};
-
-struct tg_part;
-
 struct Variant {
     void (*residency)(Residency& r);
-    void (*copy_rows)(const tg_part* parts, std::int64_t n_parts, const RowPair* pairs, std::int64_t n);
 };
 
 // Vector stores run up to 15 words past what counts.

@@ -89,7 +89,7 @@ std::vector<char> bytes(i64 n) {
 }
 
 // What a step missed, from a paged pool of two parts of `k_size` and `v_size` bytes a row.
-std::vector<char> fetch(const Table& t, const std::vector<i64>& rows, const Said& said, i64 k, i64 isa, i64 threads) {
+std::vector<char> fetch(const Table& t, const std::vector<i64>& rows, const Said& said, i64 k, i64 threads) {
     const i64 n = static_cast<i64>(rows.size()), block = 3, width = 30, k_size = 100, v_size = 17;
     static const std::vector<char> pool_k = bytes(width * block * k_size), pool_v = bytes(width * block * v_size);
     std::vector<i32> table(n * width);
@@ -98,7 +98,7 @@ std::vector<char> fetch(const Table& t, const std::vector<i64>& rows, const Said
     const tg_part parts[] = {{hot.data(), pool_k.data(), k_size, k_size, k_size},
                              {hot.data() + t.rows * t.hot * k_size, pool_v.data(), v_size, v_size, v_size}};
     tg_misses m{parts, 2, rows.data(), said.miss_positions.data(), said.miss_slots.data(), said.counts.data() + n, n, k, t.hot,
-                table.data(), 4, width, block, t.rows * t.hot, width * block, isa, threads, {}};
+                table.data(), 4, width, block, t.rows * t.hot, width * block, threads, {}};
     check(tg_fetch_misses(&m) == TG_OK, "fetch of misses");
     return hot;
 }
@@ -112,14 +112,14 @@ void lives(i64 rows, i64 hot, i64 k, i64 steps) {
         const Asked<T> asked(tables[0], 1 + below(rows), k, context);
         const Said want = step(tables[0], asked, TG_PORTABLE, 1);
         std::vector<char> moved;
-        if (want.code == TG_OK) moved = fetch(tables[0], asked.rows, want, k, TG_PORTABLE, 1);
+        if (want.code == TG_OK) moved = fetch(tables[0], asked.rows, want, k, 1);
         i64 which = 1;
         for (i64 isa : sets())
             for (i64 threads : {1, 4}) {
                 if (isa == TG_PORTABLE && threads == 1) continue;
                 Table& t = tables[which++];
                 check(step(t, asked, isa, threads) == want && t == tables[0], "residency");
-                if (want.code == TG_OK) check(fetch(t, asked.rows, want, k, isa, threads) == moved, "bytes of the misses");
+                if (want.code == TG_OK) check(fetch(t, asked.rows, want, k, threads) == moved, "bytes of the misses");
             }
         if (i % 3 == 2)
             for (Table& t : tables) {
@@ -135,11 +135,10 @@ void appends(i64 size, i64 n) {
     for (i64 i = 0; i < n; ++i) slots.push_back(below(30) - 1);
     const std::vector<char> rows = bytes(n * size);
     std::vector<char> want;
-    for (i64 isa : sets())
         for (i64 threads : {1, 2, 4}) {
             std::vector<char> pool(29 * size);
             const tg_part part{pool.data(), rows.data(), size, size, size};
-            tg_rows r{&part, 1, slots.data(), nullptr, n, 29, n, 1, isa, threads, {}};
+            tg_rows r{&part, 1, slots.data(), nullptr, n, 29, n, 1, threads, {}};
             check(tg_copy_rows(&r) == TG_OK, "append");
             if (want.empty()) want = pool;
             check(pool == want, "bytes appended");
@@ -148,7 +147,7 @@ void appends(i64 size, i64 n) {
     const tg_part part{pool.data(), rows.data(), size, size, size};
     for (i64 bad : {i64{29}, i64{-2}, i64{1} << 62, -(i64{1} << 62)}) {
         slots.back() = bad;
-        tg_rows r{&part, 1, slots.data(), nullptr, n, 29, n, 1, TG_PORTABLE, 2, {}};
+        tg_rows r{&part, 1, slots.data(), nullptr, n, 29, n, 1, 2, {}};
         check(tg_copy_rows(&r) == TG_TARGET_OUTSIDE && r.bad[0] == n - 1 && r.bad[1] == bad, "a slot outside");
     }
     check(pool == std::vector<char>(29 * size), "nothing written on an error");

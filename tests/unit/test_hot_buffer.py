@@ -85,13 +85,12 @@ def rows_written_again_stay(monkeypatch):
 
 
 def misses_are_not_fetched(monkeypatch):
-    monkeypatch.setattr(hot_buffer, "fetch_misses", lambda *args: None)
+    monkeypatch.setattr(hot_buffer.RowPath, "copy_misses", lambda *args: None)
 
 
 def misses_go_to_another_row(monkeypatch):
-    fetch = hot_buffer.fetch_misses
-    elsewhere = torch.tensor([1 - ROW])
-    monkeypatch.setattr(hot_buffer, "fetch_misses", lambda m, p, step, *rest: fetch(m, p, step._replace(rows=elsewhere), *rest))
+    fetch, elsewhere = hot_buffer.RowPath.copy_misses, torch.tensor([1 - ROW])
+    monkeypatch.setattr(hot_buffer.RowPath, "copy_misses", lambda path, s, *rest: fetch(path, s._replace(rows=elsewhere), *rest))
 
 
 def everything_is_fetched(monkeypatch):
@@ -127,16 +126,16 @@ def test_the_next_attempt_in_a_row_begins_empty():
 
 
 def test_only_missing_rows_are_copied(monkeypatch):
-    buffer, loaded, fetch = filled(4, 10), [], hot_buffer.fetch_misses
+    buffer, loaded, fetch = filled(4, 10), [], hot_buffer.RowPath.copy_misses
 
-    def watched(memory, pool, step, *rest):
+    def watched(path, step, *rest):
         loaded.append(step.miss_positions[0, : step.misses[0]].tolist())
-        before = memory[0].clone()
-        fetch(memory, pool, step, *rest)
-        changed = (memory[0].view(torch.int32) != before.view(torch.int32)).any(-1).nonzero()
+        before = path.to[0].clone()
+        fetch(path, step, *rest)
+        changed = (path.to[0].view(torch.int32) != before.view(torch.int32)).any(-1).nonzero()
         assert {slot for _, slot in changed.tolist()} <= set(step.miss_slots[0, : step.misses[0]].tolist())
 
-    monkeypatch.setattr(hot_buffer, "fetch_misses", watched)
+    monkeypatch.setattr(hot_buffer.RowPath, "copy_misses", watched)
     for step in ([0, 1, 2], [2, 3, 1], [3, 1, 2], [9, 1]):
         buffer.resolve(0, torch.tensor(step))
     assert loaded == [[0, 1, 2], [3], [], [9]]

@@ -229,7 +229,7 @@ SANITIZERS = {"address,undefined": ["-fno-sanitize-recover=all"], "thread": []}
 UNSOUND = [
     ("address,undefined", "residency.cpp", "portable", [("work_words(hot, k)))", "work_words(hot, k) - SLACK))")], "AddressSanitizer"),
     ("address,undefined", "walk.h", "portable", [("if (n > 0) std::memset", "if (n > -1) std::memset")], "null pointer"),
-    ("thread", "rows.cpp", "portable", [("(target >> 3) % workers()", "source % workers()")], "data race"),
+    ("thread", "rows.cpp", "portable", [(": (target >> 3) % workers()", ": source % workers()")], "data race"),
     ("thread", "ranges.cpp", "portable", [("if (workers > 1 && !targets_are_disjoint(runs)) workers = 1;", "")], "data race"),
     ("thread", "residency.cpp", "portable", [("all[static_cast<std::size_t>(worker)]);", "all[0]);")], "data race"),
 ]  # fmt: skip

@@ -225,7 +225,7 @@ def longest_pauses(monkeypatch, copier, enough=0.0, tries=8):
         spans.append((begin, time.perf_counter()))
         return copies
 
-    monkeypatch.setattr(pull_shm, "copy_ranges", timed)
+    monkeypatch.setattr(pull_shm, "copy_checked", timed)
     memory = SharedMemory.allocate(plan_layout([0], {"main": 1}, "bfloat16", blocks=1, block_size=size // 2))
     memory.bytes[:] = 1
     backend, target, shares = ShmPull(), np.ones(size, np.uint8), []
@@ -246,7 +246,7 @@ def longest_pauses(monkeypatch, copier, enough=0.0, tries=8):
 
 def test_the_copy_runs_without_the_gil(monkeypatch):
     # on a busy machine it takes some tries until both threads have a core
-    assert min(longest_pauses(monkeypatch, pull_shm.copy_ranges, enough=0.6, tries=200)) <= 0.6
+    assert min(longest_pauses(monkeypatch, pull_shm.copy_checked, enough=0.6, tries=200)) <= 0.6
 
 
 def test_the_check_sees_a_copy_that_holds_the_gil(monkeypatch):
