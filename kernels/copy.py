@@ -121,7 +121,8 @@ def copy_checked(dst: Bytes, src: Bytes, d: Offsets, s: Offsets, n: Offsets, *, 
     native = native_for()
     if native is None:
         return copy_runs(dst, src, d, s, n)
-    copies: int = native.library.tg_copy_ranges(*(x.ctypes.data for x in (dst, src, d, s, n)), len(n), threads)
+    addresses = (x.ctypes.data for x in (dst, src, d, s, n))
+    copies: int = native.library.tg_copy_ranges(*addresses, len(n), native.isa, threads)
     if copies < 0:
         raise MemoryError("no memory for the working space of a kernel: nothing was copied")
     return copies

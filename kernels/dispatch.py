@@ -57,7 +57,7 @@ def bind(path: Path | str) -> ctypes.CDLL:
             getattr(library, name).restype = ctypes.c_int32
             getattr(library, name).argtypes = [ctypes.c_void_p]
         library.tg_copy_ranges.restype = ctypes.c_int64
-        library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2
+        library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3
         fits = [library.tg_sizes(i) for i in range(len(STRUCTURES))] == [ctypes.sizeof(s) for s in STRUCTURES]
     except AttributeError:
         fits = False

@@ -1,6 +1,6 @@
 // Copies byte ranges between two regions that do not overlap; the ranges were checked by the caller (kernels/copy.py).
 //
-// Ranges that continue each other on both sides are one memcpy, whose choice of instructions is libc's.  Several workers
+// Ranges that continue each other on both sides are one copy, past the caches if it is long.  Several workers
 // share the bytes evenly, unless two ranges have a target byte in common: then their order counts, and one worker copies.
 #include <algorithm>
 #include <cstring>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tidegate.h"
+#include "variant.h"
 #include "workers.h"
 
 namespace {
@@ -18,6 +19,7 @@ struct Run {
     i64 target, source, size;
 };
 
+constexpr i64 WORTH_STREAMING = 1 << 14;  // bytes
 constexpr i64 WORTH_A_THREAD = 1 << 18;  // bytes; below it starting a thread takes longer than the copy
 
 std::vector<Run> coalesced(const i64* target, const i64* source, const i64* size, i64 n) {
@@ -44,23 +46,26 @@ bool targets_are_disjoint(std::vector<Run> runs) {
 }
 
 // Bytes first..end of all runs, laid end to end.
-void copy_share(char* target, const char* source, const std::vector<Run>& runs, i64 first, i64 end) {
+void copy_share(char* target, const char* source, const std::vector<Run>& runs, i64 first, i64 end, const Variant& how) {
     i64 at = 0;
     for (const Run& r : runs) {
         const i64 from = std::max(first, at) - at, to = std::min(end, at + r.size) - at;
-        if (from < to) std::memcpy(target + r.target + from, source + r.source + from, static_cast<std::size_t>(to - from));
+        if (to - from >= WORTH_STREAMING)
+            how.stream(target + r.target + from, source + r.source + from, to - from);
+        else if (from < to)
+            std::memcpy(target + r.target + from, source + r.source + from, static_cast<std::size_t>(to - from));
         at += r.size;
     }
 }
 
-i64 copy_ranges(char* target, const char* source, const std::vector<Run>& runs, i64 threads) {
+i64 copy_ranges(char* target, const char* source, const std::vector<Run>& runs, i64 threads, const Variant& how) {
     i64 total = 0;
     for (const Run& r : runs) total += r.size;
     i64 workers = std::max<i64>(1, std::min(threads, total / WORTH_A_THREAD));
     if (workers > 1 && !targets_are_disjoint(runs)) workers = 1;
     const i64 share = ((total + workers - 1) / workers + 63) / 64 * 64;
     run_workers(workers, [&](i64 worker) {
-        copy_share(target, source, runs, std::min(total, worker * share), std::min(total, (worker + 1) * share));
+        copy_share(target, source, runs, std::min(total, worker * share), std::min(total, (worker + 1) * share), how);
     });
     return static_cast<i64>(runs.size());
 }
@@ -69,9 +74,9 @@ i64 copy_ranges(char* target, const char* source, const std::vector<Run>& runs, 
 
 std::int64_t tg_copy_ranges(char* target, const char* source, const std::int64_t* target_offsets,
                             const std::int64_t* source_offsets, const std::int64_t* lengths, std::int64_t n,
-                            std::int64_t threads) {
+                            std::int64_t isa, std::int64_t threads) {
     try {
-        return copy_ranges(target, source, coalesced(target_offsets, source_offsets, lengths, n), threads);
+        return copy_ranges(target, source, coalesced(target_offsets, source_offsets, lengths, n), threads, variant(isa));
     } catch (const std::bad_alloc&) {
         return -1;
     }

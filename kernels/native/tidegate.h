@@ -87,4 +87,4 @@ TG_API std::int32_t tg_fetch_misses(tg_misses* s);
 // The number of copies after coalescing, or -1 where memory ran out (nothing is copied then).
 TG_API std::int64_t tg_copy_ranges(char* target, const char* source, const std::int64_t* target_offsets,
                                    const std::int64_t* source_offsets, const std::int64_t* lengths, std::int64_t n,
-                                   std::int64_t threads);
+                                   std::int64_t isa, std::int64_t threads);

@@ -5,6 +5,7 @@
 // cache over all rows and layers, and everything else is streamed.
 #include "variant.h"
 
+#include "stream.h"
 #include "walk.h"
 
 namespace {
@@ -76,4 +77,4 @@ void residency(Residency& r) { r.wide ? residency_of<i64>(r) : residency_of<i32>
 
 }  // namespace
 
-const Variant TG_VARIANT = {residency};
+const Variant TG_VARIANT = {residency, stream};

@@ -20,6 +20,7 @@ struct Residency {
 
 struct Variant {
     void (*residency)(Residency& r);
+    void (*stream)(char* target, const char* source, std::int64_t size);  // a copy that leaves the caches as they are
 };
 
 // Vector stores run up to 15 words past what counts.

@@ -158,13 +158,14 @@ void ranges() {
     const std::vector<i64> from{0, 1 << 20, (1 << 20) + 700000, 5, 9}, to{9, 2 << 20, (2 << 20) + 700000, 900000, 100},
         size{800000, 700000, 3000, 0, 1};  // the last into the first
     std::vector<char> want;
-    for (i64 threads = 1; threads <= 4; ++threads) {
+    for (i64 isa : sets())
+        for (i64 threads = 1; threads <= 4; ++threads) {
         std::vector<char> target(3 << 20);
-        check(tg_copy_ranges(target.data(), source.data(), to.data(), from.data(), size.data(), 5, threads) == 3, "copies");
+        check(tg_copy_ranges(target.data(), source.data(), to.data(), from.data(), size.data(), 5, isa, threads) == 3, "copies");
         if (want.empty()) want = target;
         check(target == want, "bytes of ranges");
     }
-    check(tg_copy_ranges(nullptr, nullptr, nullptr, nullptr, nullptr, 0, 2) == 0, "no ranges");
+    check(tg_copy_ranges(nullptr, nullptr, nullptr, nullptr, nullptr, 0, TG_PORTABLE, 2) == 0, "no ranges");
 }
 
 }  // namespace

@@ -76,6 +76,11 @@ def see_ranges():
     target = torch.zeros(16, dtype=torch.uint8)
     copy.copy_ranges(target, torch.arange(16, dtype=torch.uint8), [0, 4], [8, 0], [4, 4])
     assert target.tolist() == [8, 9, 10, 11, 0, 1, 2, 3] + [0] * 8
+    large, long = torch.zeros(60_000, dtype=torch.uint8), torch.randint(1, 256, (60_000,), dtype=torch.uint8)
+    copy.copy_ranges(large, long, [3], [5], [50_000])
+    assert torch.equal(large[3:50_003], long[5:50_005])
+    assert not large[:3].any()
+    assert not large[50_003:].any()
 
 
 def seen(check):
@@ -123,6 +128,8 @@ PLANTED = [
     ("rows.cpp", "portable", [("slot >= s->hot", "slot > s->hot")], see_rows),
     ("rows.cpp", "portable", [("row >= s->targets / s->hot", "row > s->targets / s->hot")], see_rows),
     ("ranges.cpp", "portable", [(" && source[i] == last.source + last.size", "")], see_ranges),
+    ("stream.h", "avx2", [("std::memcpy(to, from, static_cast<std::size_t>(head));", "")], see_ranges),
+    ("stream.h", "avx512", [("size >= LANE; to", "size > 0; to")], see_ranges),
     ("walk.h", "avx2", [("t.lane[mask][n++] = bit;", "t.lane[mask][n++] = bit ^ 1;")], see_lives),
     ("walk.h", "avx2", [("_mm256_and_si256(there, _mm256_cmpgt_epi32(keep, p))", "there")], see_lives),
     ("walk.h", "avx2", [("r.k > 0 && at + 8 <= r.hot; at += 8", "at < r.hot - 7; at += 16")], see_lives),
