@@ -74,7 +74,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"store__layerwise_independent_layers": "some"}, "layerwise_independent_layers is 'some': a list of layer numbers"),
     ({"store__layerwise_independent_layers": [True]}, r"layerwise_independent_layers is \[True\]"),
     ({"store__layerwise_independent_layers": 0}, "layerwise_independent_layers is 0"),
-    ({"store__layerwise_prefetch_layers": 2}, "layerwise_prefetch_layers is 2: must be 0 or 1"),
+    ({"store__layerwise_prefetch_layers": -1}, "layerwise_prefetch_layers is -1: an integer from 0"),
     ({"store__layerwise_max_transfer_blocks": 1}, "layerwise_max_transfer_blocks is 1: must be 0"),
     ({"store__layerwise_max_transfer_bytes": 1}, "layerwise_max_transfer_bytes is 1: must be 0"),
     ({"store__discard_partial_chunks": True}, "discard_partial_chunks is True: must be false"),
