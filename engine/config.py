@@ -27,6 +27,7 @@ from tidegate.engine.model import (
     save_checkpoint,
 )
 from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
+from tidegate.engine.pool_keys import pool_objects
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
@@ -68,6 +69,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     concurrency: int = 2
     pull_threads: int = 2
     trace: str = ""
+    pool_blocks: int = 0  # blocks that Prefill's host pool holds; 0: twice what the longest prompts at once need
     pool_folder: str = ""
     scratch_folder: str = ""  # the parent's, for this run; a worker that outlives the parent removes it
     read_lease: float = 0.0
@@ -157,6 +159,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Requests that have a place on Decode at once: as many as may run, or as the host memory holds."""
         return min(self.concurrency, int(self.host_memory_gib * GIB // self.request_bytes))
 
+    @property
+    def pool_objects(self) -> int:
+        """Blocks that Prefill's host pool holds."""
+        return self.pool_blocks or 2 * self.concurrency * pool_objects(self.max_tokens, self.block_size, self.chunk)
+
     def checked(self) -> RunConfig:
         """Itself, or ConfigError."""
         try:
@@ -202,11 +209,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def _size_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
         need, room = self.request_bytes, self.host_memory_gib * GIB
         longest, blocks = self.max_tokens + self.new_tokens, -(-self.max_tokens // self.block_size)
+        objects = pool_objects(self.max_tokens, self.block_size, self.chunk)
         worst = max(t for r in self.requests for t in r.prompt)
         return [
             (self.num_blocks == 0 or self.num_blocks >= blocks,
              f"num_blocks is {self.num_blocks}: the longest prompt needs {blocks} blocks of {self.block_size}; give at least as many, "
              "or leave it (num_gpu_blocks_override) out"),
+            (self.pool_blocks == 0 or self.pool_blocks >= objects,
+             f"pool_blocks is {self.pool_blocks}: the longest prompt needs {objects} of {self.block_size} tokens in chunks of "
+             f"{self.chunk}; give at least as many, or 0"),
             (longest <= model.max_position_embeddings,
              f"{longest} tokens in the longest request: the model ends at {model.max_position_embeddings}"),
             (need <= room,

@@ -18,12 +18,12 @@ __all__ = ["FaultSpec", "MessageFaults"]
 class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it.
 
-    where: read, save, load, attend, or send; what: for send the message's tag, else ignored; delay: seconds; layer, chunk,
+    where: read, save, load, fill, attend, or send; what: for send the message's tag, else ignored; delay: seconds; layer, chunk,
     attempt: 0 matches any; mode: ok (only the delay), quiet, unknown for copies; ok, lose, double for messages.  A delayed message
     is START only, in the proxy.
     """
 
-    where: Literal["read", "save", "load", "attend", "send"]
+    where: Literal["read", "save", "load", "fill", "attend", "send"]
     mode: Literal["ok", "quiet", "unknown", "lose", "double"] = "ok"
     what: str = ""
     nth: int = 0

@@ -17,7 +17,7 @@ class Injector(MessageFaults):
 
     def copies(self) -> Faults | None:
         """For CopyWorkers, or None where no copy is concerned."""
-        if not any(spec.where in ("read", "save", "load") for spec in self._specs):
+        if not any(spec.where in ("read", "save", "load", "fill") for spec in self._specs):
             return None
         return self._copy
 

@@ -8,6 +8,7 @@ its HTTP answer, beside what Decode's debug line says of the same prompt, and th
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import shutil
@@ -17,13 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from tidegate.engine.config import RunConfig
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.proxy import ProxyConfig
+from tidegate.engine.pool_folder import run_folder
 from tidegate.engine.worker_io import Line
 
 __all__ = ["PairError", "PairResult", "run_pair"]
@@ -214,12 +215,12 @@ def run_pair(
     the process ids.  A request that failed is a result with ok=False, its HTTP status (0: the client got no answer) and its reason in
     text.
     """
-    folder = tempfile.mkdtemp(prefix="tidegate-pool-")
+    folder, lock = run_folder()
     run, began = Run(config, on_line, timeout), time.monotonic()
     try:
         worker = msgspec.structs.replace(
-            config.with_checkpoint(Path(folder) / "model"), pool_folder=config.pool_folder or str(Path(folder) / "pool"),
-            scratch_folder=folder, requests=(), max_prompt=config.max_tokens,
+            config.with_checkpoint(folder / "model"), pool_folder=config.pool_folder or str(folder / "pool"),
+            scratch_folder=str(folder), requests=(), max_prompt=config.max_tokens,
         )  # fmt: skip
         for role, argv in (("decode", decode_argv), ("prefill", prefill_argv)):
             run.start(role, argv or worker_argv(role), worker)
@@ -227,7 +228,7 @@ def run_pair(
         urls = {role: f"http://127.0.0.1:{line.http_port}" for role, line in run.ready.items()}
         run.start("proxy", proxy_argv or worker_argv("proxy"), ProxyConfig(
             prefillers=(urls["prefill"],), decoders=(urls["decode"],), port=config.proxy_port, max_retries=config.max_retries,
-            retry_delay=config.retry_delay, faults=config.proxy_faults, scratch_folder=folder,
+            retry_delay=config.retry_delay, faults=config.proxy_faults, scratch_folder=str(folder),
         ))  # fmt: skip
         run.until(lambda: "proxy" in run.ready, timeout)
         on_started({role: worker.process.pid for role, worker in run.workers.items()})
@@ -238,5 +239,6 @@ def run_pair(
     finally:
         run.end()
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
     run.out.seconds = time.monotonic() - began
     return run.out

@@ -28,10 +28,10 @@ from tidegate.engine.pool_interface import PoolError
 from tidegate.engine.pool_layout import ExtentLayout
 from tidegate.kernels.copy import Bytes
 
-__all__ = ["PoolFolder", "new_folder", "sweep"]
+__all__ = ["PoolFolder", "new_folder", "run_folder", "sweep"]
 
 VERSION = 1
-PREFIX = "tidegate-pool-"
+POOLS, RUNS = "tidegate-pool", "tidegate-run"
 INDEX_BYTES, INDEX_BYTES_PER_EXTENT = 4 << 20, 2048
 READERS, LOCK_BYTES = 512, 64 << 10
 
@@ -46,22 +46,47 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _root() -> Path:
-    shared = Path("/dev/shm")
+    """Where pools lie: /dev/shm, or what TIDEGATE_SHARED_MEMORY names."""
+    shared = Path(os.environ.get("TIDEGATE_SHARED_MEMORY", "/dev/shm"))
     return shared if shared.is_dir() else Path(tempfile.gettempdir())
 
 
 def new_folder() -> Path:
     """A path in shared memory for a pool of one's own, which `sweep` will find should its owner be killed."""
-    return _root() / f"{PREFIX}{os.geteuid()}-{secrets.token_hex(8)}"
+    return _root() / f"{POOLS}-{os.geteuid()}-{secrets.token_hex(8)}"
+
+
+def run_folder() -> tuple[Path, int]:
+    """A new private folder in shared memory for one run, whose pool is named "pool" in it, and a lock on it.
+
+    The descriptor is to be closed when the folder has been removed; should it be closed by a sudden death, `sweep` removes it.
+    """
+    made = Path(tempfile.mkdtemp(prefix=".tidegate-", dir=_root()))  # not to be swept yet
+    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return made.rename(made.with_name(f"{RUNS}-{os.geteuid()}-{secrets.token_hex(8)}")), lock
 
 
 def sweep() -> int:
-    """Remove the `new_folder` pools of this user whose processes are all dead; how many."""
-    count = 0
-    for path in _root().glob(f"{PREFIX}{os.geteuid()}-*"):
-        with contextlib.suppress(PoolError, OSError), _alone(path, make=False) as users:
+    """Remove this user's pools in shared memory whose processes are all dead; how many."""
+    count, user = 0, os.geteuid()
+    for path in [*_root().glob(f"{POOLS}-{user}-*"), *_root().glob(f"{RUNS}-{user}-*/pool")]:
+        with contextlib.suppress(OSError), _alone(path, make=False) as users:
             count += _clear_if_unused(path, users)
-    return count
+    return count + sum(map(_remove_run, _root().glob(f"{RUNS}-{user}-*")))
+
+
+def _remove_run(path: Path) -> bool:
+    """Remove the folder of a run whose parent is dead and whose pool, if there is one, nobody uses (so it is gone)."""
+    with contextlib.suppress(OSError):
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(lock).st_uid == os.geteuid() and _unused(lock) and not (path / "pool").exists():
+                shutil.rmtree(path, ignore_errors=True)
+                return True
+        finally:
+            os.close(lock)
+    return False
 
 
 @contextlib.contextmanager
@@ -153,6 +178,8 @@ class PoolFolder:
                     if fresh:
                         _clear_if_unused(path, users)
                     raise
+        except PoolError:
+            raise
         except OSError as error:
             raise PoolError(f"pool {path}: {error.strerror or error}") from error
 

@@ -17,7 +17,7 @@ from tidegate.kernels.copy import Offsets
 __all__ = ["Answer", "Pool", "PoolError"]
 
 
-class PoolError(Exception):
+class PoolError(OSError):
     """The pool cannot do what was asked; the message says which object, why, and what can be done."""
 
 

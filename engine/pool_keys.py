@@ -11,7 +11,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Sequence
 
-__all__ = ["KEY_BYTES", "block_key", "chain_keys", "private_key", "root_key"]
+__all__ = ["KEY_BYTES", "block_key", "chain_keys", "pool_objects", "private_key", "root_key", "stops_of"]
 
 KEY_BYTES = 32
 
@@ -30,6 +30,16 @@ def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
     if len(parent) != KEY_BYTES or not tokens:
         raise ValueError(f"a parent of {len(parent)} bytes and {len(tokens)} tokens: a key has {KEY_BYTES} bytes, a block a token")
     return _hashed((b"block", parent, array("q", tokens).tobytes()))
+
+
+def stops_of(tokens: int, block: int, chunk: int) -> list[int]:
+    """Where the objects of a prompt end: at the end of each block, of each chunk, and of the prompt."""
+    return sorted({*range(block, tokens, block), *range(chunk, tokens, chunk), tokens})
+
+
+def pool_objects(tokens: int, block: int, chunk: int) -> int:
+    """How many objects a prompt needs."""
+    return len(stops_of(tokens, block, chunk))
 
 
 def chain_keys(root: bytes, tokens: Sequence[int], stops: Iterable[int]) -> list[bytes]:

@@ -68,17 +68,9 @@ class LocalPool:
     """
 
     def __init__(
-        self,
-        layout: ExtentLayout,
-        extents: int,
-        *,
-        folder: Path | str | None = None,
-        threads: int = 1,
-        recorder: Recording = NULL,
-        faults: Faults | None = None,
-        pin_seconds: float = 300.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, layout: ExtentLayout, extents: int, *, folder: Path | str | None = None, threads: int = 1, recorder: Recording = NULL,
+        faults: Faults | None = None, pin_seconds: float = 300.0, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         if extents < 1 or pin_seconds <= 0:
             raise ValueError(f"{extents} extents, pins of {pin_seconds} s: a pool has room for one object, and a pin lasts")
         self.layout, self.extents, self._pin_seconds, self._clock = layout.checked(), extents, pin_seconds, clock
@@ -91,7 +83,7 @@ class LocalPool:
         except BaseException:
             self._folder.close()
             raise
-        self._lock = threading.Lock()
+        self._lock, self._drained = threading.Lock(), False
         self._writing: dict[bytes, _Writing] = {}
         self._pinned: dict[bytes, _Pinned] = {}
         self._workers = CopyWorkers("pool", threads=threads, recorder=recorder, faults=faults)
@@ -103,7 +95,8 @@ class LocalPool:
         return self._index.lookup(keys)
 
     def stats(self) -> dict[str, int]:
-        return self._index.stats() | {"extents": self.extents, "extent_bytes": self.layout.size}
+        own = {"writing": len(self._writing), "extents": self.extents, "extent_bytes": self.layout.size}
+        return self._index.stats() | own
 
     def allocate(self, keys: Sequence[bytes], rows: Sequence[int], *, pin: bool = False) -> list[Answer]:
         if bad := [count for count in rows if not 1 <= count <= self.layout.rows]:
@@ -163,11 +156,16 @@ class LocalPool:
         """Take back what dead processes hold (the pool does it by itself where room is short); how many holds that were."""
         return self._index.recover()
 
+    def drain(self) -> None:
+        """Let every copy end and take no more; everything else goes on until `close`."""
+        self._drained = True
+        self._workers.close()
+        self._fills.close()
+
     def close(self) -> None:
         if self._folder is None:
             return
-        self._workers.close()
-        self._fills.close()
+        self.drain()
         try:
             self._index.leave()
         finally:
@@ -180,6 +178,7 @@ class LocalPool:
     def save(self, keys: Sequence[bytes], layer: int, memory: Any, offsets: Offsets, work: Work, on_outcome: OnOutcome) -> None:
         view = as_bytes(memory)
         with self._lock:
+            self._need_open()
             stored = {key: p for key in keys if key not in self._writing and (p := self._pinned.get(key)) and p.pins}
             items = [self._writable(key) for key in keys if key not in stored]
             if any(layer in item.begun for item in items):
@@ -208,6 +207,7 @@ class LocalPool:
         view = as_bytes(memory, writable=True)
         workers, kind = (self._fills, "fill") if part_of_write else (self._workers, "load")
         with self._lock:
+            self._need_open()
             for key in keys:
                 if key not in self._pinned or not self._pinned[key].pins:
                     raise PoolError(f"{key.hex()} is not pinned: pin it before reading, so that it cannot be evicted in between")
@@ -253,6 +253,10 @@ class LocalPool:
         workers.submit(job, told)
 
     # ---- what this process holds; under the lock ------------------------------------------------------------------
+
+    def _need_open(self) -> None:
+        if self._drained:
+            raise PoolError("the pool is closed: nothing more is copied")
 
     def _writable(self, key: bytes) -> _Writing:
         item = self._writing.get(key)

@@ -1,8 +1,13 @@
-"""Prefill's copies between slots and pool, as the session asks for them.
+"""Prefill's copies between slots and host pool, as the session asks for them.
 
 Rules: each effect that begins a copy ends with exactly one call in the owner's thread, and only once the copy has stopped; a
-save writes the rows of its own chunk, a load reads those of all earlier chunks, and neither touches another row; what an object
-is to the session decides what is done to its file: whole, it becomes readable; spoilt, it is removed.
+save copies the rows of its own chunk, a load those of all earlier chunks, a fill those that an earlier request left in the pool,
+and none touches another row; the session's object (run, chunk) is, in the pool, the blocks of that chunk, named by content, so
+what is stored already is neither computed nor moved again; whatever a run reads it has pinned, from its beginning, or from the
+moment that it became readable, to the run's end.
+
+A block belongs to one chunk at most: where a chunk ends in the middle of one, its two parts are objects of their own.  Prompts
+share what they have in common up to the first difference, in whole objects.
 """
 
 from __future__ import annotations
@@ -11,17 +16,23 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from torch import Tensor
+import msgspec
+import numpy as np
 
-from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import OnOutcome, Outcome, Work
-from tidegate.engine.pool_file import FilePool, Key, PoolError
+from tidegate.engine.pool_interface import Answer, PoolError
+from tidegate.engine.pool_keys import chain_keys, private_key, root_key, stops_of
+from tidegate.engine.pool_layout import ExtentLayout
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.slot_layout import SlotLayout
 from tidegate.engine.slots import SharedMemory
+from tidegate.kernels.copy import Offsets
 from tidegate.protocol.messages import Start, TransferId
 
-__all__ = ["PoolCopies"]
+__all__ = ["PoolCopies", "extent_layout"]
 
 OnEnd = Callable[[TransferId, Outcome], None]
+FILL_ATTEMPTS = 3
 
 
 class Span(Protocol):
@@ -30,86 +41,208 @@ class Span(Protocol):
     def __call__(self, run: int, chunk: int) -> tuple[int, int]: ...
 
 
+def extent_layout(layout: SlotLayout, name: str = "") -> ExtentLayout:
+    """Pool objects for blocks of these slots.  name: whose rows they are, where ranks hold different ones."""
+    areas = [layout.areas_of(slot) for slot in layout.slot_of_layer]
+    kinds = ",".join(f"{area.name}:{area.dtype}" for area in layout.areas)
+    return ExtentLayout(layout.block_size, tuple(tuple(area.row_bytes for area in of_layer) for of_layer in areas), f"{kinds} {name}")
+
+
+class _Run:
+    """What the pool has, and is to have, of one run.  stops: the tokens before which its objects end; rows: of each; at: where its
+    first row is, in rows from the beginning of an area."""
+
+    def __init__(self, keys: list[bytes], stops: list[int], blocks: tuple[int, ...], block_size: int) -> None:
+        firsts = [0, *stops[:-1]]
+        self.keys, self.stops = keys, stops
+        self.rows = [stop - first for first, stop in zip(firsts, stops, strict=True)]
+        self.at: Offsets = np.array([blocks[first // block_size] * block_size + first % block_size for first in firsts], np.int64)
+        self.backed = 0  # objects, from the first on, that an earlier request left
+        self.pinned: list[bytes] = []
+        self.new: dict[int, list[bytes]] = {}  # of each chunk: allocated, not finished
+        self.full: set[int] = set()  # chunks for which there was no room
+        self.copies = 0
+        self.over = False
+
+    def objects(self, first: int, end: int) -> slice:
+        """Those that hold tokens [first, end), which begin and end where objects do."""
+        return slice(self.stops.index(first) + 1 if first else 0, self.stops.index(end) + 1)
+
+
 class PoolCopies:
-    """Saves and loads; `post` hands a call to the thread that owns the session."""
+    """Saves, loads and fills.  span: the tokens of a chunk; post: hands a call to the thread that owns the session; model: names the
+    weights and everything else that rows depend on.  That thread makes every call but `drain` and `close`.
+    """
 
     def __init__(
-        self, pool: FilePool, memory: SharedMemory, blocks: BlockAllocator, *, layers: int, span: Span,
-        post: Callable[[Callable[[], None]], None],
-    ) -> None:  # fmt: skip
-        self.pool, self.memory, self.blocks, self.layers, self._span, self._post = pool, memory, blocks, layers, span, post
-        self.bytes_saved = self.bytes_loaded = 0
+        self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = ""
+    ) -> None:
+        self.pool, self.memory, self._span, self._post = pool, memory, span, post
+        self._root = root_key(pool.layout.digest, model)
+        self._runs: dict[int, _Run] = {}
+        self.bytes_saved = self.bytes_loaded = self.bytes_reused = self.tokens_reused = 0
+
+    # ---- the run -----------------------------------------------------------------------------------------------------
 
     def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
-        """This pool's objects belong to one run each, so it backs nothing."""
-        return 0
+        """Pin what the pool has of the prompt; how many tokens that backs.  The object of the last token is always computed.
 
-    def fill(self, step: TransferId, work: Work, first: int, end: int, on_end: OnEnd) -> None:
-        raise PoolError(f"{step}: nothing was backed")
+        A prompt whose tokens are not told shares nothing.
+        """
+        chunk = self._span(run, 1)[1]
+        stops = stops_of(start.tokens, self.memory.layout.block_size, chunk)
+        if len(start.prompt) == start.tokens:
+            keys = chain_keys(self._root, start.prompt, stops)
+        else:
+            keys = [private_key(self._root + stop.to_bytes(8, "big"), run) for stop in stops]
+        state = self._runs[run] = _Run(keys, stops, blocks, self.memory.layout.block_size)
+        state.backed = self.pool.pin(keys[:-1])
+        state.pinned = keys[: state.backed]
+        tokens = stops[state.backed - 1] if state.backed else 0
+        self.tokens_reused += tokens
+        return tokens
+
+    def finish(self, run: int, chunk: int) -> None:
+        """The session calls the chunk readable: every layer is saved."""
+        state = self._runs[run]
+        keys = state.new.pop(chunk)
+        self.pool.finish(keys, pin=True)
+        state.pinned += keys
+
+    def remove(self, run: int, chunks: Iterable[int]) -> None:
+        """The session calls these chunks spoilt."""
+        if state := self._runs.get(run):
+            for chunk in chunks:
+                self.pool.remove(state.new.pop(chunk, []))
 
     def end(self, run: int) -> None:
-        """Nothing was pinned."""
+        """The run is over: give up its pins, once no copy of it is under way.  Never begun: nothing."""
+        if state := self._runs.get(run):
+            state.over = True
+            self._release(run, state)
 
-    def rows(self, run: int, slot: int, chunk: int) -> list[Tensor]:
-        """Views of the rows of a chunk as they lie in a slot."""
-        first, end = self._span(run, chunk)
-        return self.memory.token_views(slot, self.blocks.holding(run, first, end), first, end)
+    def drain(self) -> None:
+        """Let every copy end; the ends are posted."""
+        self.pool.drain()
+
+    def close(self) -> None:
+        """Give the pool back; the ends have been heard, or nobody is there to hear them."""
+        self.pool.close()
+
+    def _release(self, run: int, state: _Run) -> None:
+        if state.over and not state.copies:
+            self.pool.remove([key for keys in state.new.values() for key in keys])
+            self.pool.unpin(state.pinned)
+            del self._runs[run]
+
+    # ---- copies ------------------------------------------------------------------------------------------------------
 
     def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
-        """Write the step's rows into the object of its chunk, which its first layer creates."""
-        key = Key(str(step.run), step.chunk)
-        buffers = self.rows(step.run, work.slot, step.chunk)
-        size = sum(buffer.numel() * buffer.element_size() for buffer in buffers)
-        told = self._when_stopped(partial(self._saved, step, on_end))
+        """Copy the step's rows into the objects of its chunk, which its first layer allocates."""
+        state = self._runs[step.run]
+        ended = self._when_stopped(step, state, partial(self._saved, step, on_end))
+        objects = state.objects(*self._span(step.run, step.chunk))
         try:
             if step.layer == 1:
-                self.pool.allocate(key, [size] * self.layers)
-            self.pool.save(key, step.layer - 1, buffers, work, told)
-        except (PoolError, OSError) as error:
-            told(Outcome(False, True, str(error)))
+                self._allocate(step.run, state, step.chunk, objects)
+            if step.chunk in state.full:
+                raise PoolError(f"the pool is full: every one of its {self.pool.extents} blocks is in use; give it more")
+            where = self._offsets(state, objects, work.slot)
+            self.pool.save(state.keys[objects], step.layer - 1, self.memory.bytes, where, _named(work, step.chunk), ended)
+        except (PoolError, ValueError) as error:
+            ended(Outcome(False, True, str(error)))
+
+    def _allocate(self, run: int, state: _Run, chunk: int, objects: slice) -> None:
+        """Begin what is not stored, pin what is; under a name of the run's own what somebody else is writing just now."""
+        new, full = state.new.setdefault(chunk, []), False
+        todo = list(range(objects.start, objects.stop))[max(state.backed - objects.start, 0) :]
+        answers = dict(zip(todo, self._answers(state, todo), strict=True))
+        if busy := [i for i in todo if answers[i] is Answer.BUSY]:
+            for i in busy:
+                state.keys[i] = private_key(state.keys[i], run)
+            answers |= dict(zip(busy, self._answers(state, busy), strict=True))
+        for i, answer in answers.items():
+            if answer is Answer.STORED:
+                state.pinned.append(state.keys[i])
+            elif answer is Answer.NEW:
+                new.append(state.keys[i])
+            else:
+                full = True
+        if full:
+            state.full.add(chunk)
+            self.pool.remove(state.new.pop(chunk))
+
+    def _answers(self, state: _Run, objects: list[int]) -> list[Answer]:
+        return self.pool.allocate([state.keys[i] for i in objects], [state.rows[i] for i in objects], pin=True)
 
     def _saved(self, step: TransferId, on_end: OnEnd, outcome: Outcome) -> None:
         self.bytes_saved += outcome.bytes
         on_end(step, outcome)
 
     def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
-        """Read the layer's rows of every earlier chunk; ends once all of them have, well only if all did."""
-        keys = [Key(str(step.run), chunk) for chunk in range(1, step.chunk)]
-        one = _Load(len(keys), partial(on_end, step))
-        for key in keys:
-            buffers = self.rows(step.run, work.slot, key.chunk)
-            pinned = self.pool.pin(key)
-            told = self._when_stopped(partial(self._loaded, key, pinned, one))
-            try:
-                self.pool.load(key, step.layer - 1, buffers, work, told)
-            except (PoolError, ValueError) as error:
-                told(Outcome(False, True, str(error)))
+        """Copy the layer's rows of every earlier chunk into the slot; ends once all of them are there, well only if all are."""
+        state, one = self._runs[step.run], _Load(step.chunk - 1, partial(on_end, step))
+        for chunk in range(1, step.chunk):
+            ended = self._when_stopped(step, state, partial(self._loaded, one))
+            objects = state.objects(*self._span(step.run, chunk))
+            self._read(state, objects, step, _named(work, chunk), ended)
 
-    def _loaded(self, key: Key, pinned: bool, one: _Load, outcome: Outcome) -> None:
-        if pinned:
-            self.pool.unpin(key)
+    def _loaded(self, one: _Load, outcome: Outcome) -> None:
         self.bytes_loaded += outcome.bytes
         one.part_ended(outcome)
 
-    def finish(self, run: int, chunk: int) -> None:
-        """The session calls the object readable: every layer is saved."""
-        self.pool.finish(Key(str(run), chunk))
+    def fill(self, step: TransferId, work: Work, first: int, end: int, on_end: OnEnd) -> None:
+        """Copy the backed rows [first, end) of the step's layer into its slot: to the session, a computation of them.
 
-    def remove(self, run: int, chunks: Iterable[int]) -> None:
-        """The session calls these objects spoilt."""
-        for chunk in chunks:
-            self.pool.remove(Key(str(run), chunk))
+        Nobody else has these rows, so a copy that failed is made again a few times.
+        """
+        self._fill(step, work, (first, end), on_end, FILL_ATTEMPTS)
 
-    def close(self) -> None:
-        """Let every copy end, then give the pool back."""
-        self.pool.close()
+    def _fill(self, step: TransferId, work: Work, tokens: tuple[int, int], on_end: OnEnd, attempts: int) -> None:
+        state = self._runs[step.run]
 
-    def _when_stopped(self, call: Callable[[Outcome], None]) -> OnOutcome:
+        def filled(outcome: Outcome) -> None:
+            self.bytes_reused += outcome.bytes if outcome.ok else 0
+            if outcome.ok or attempts == 1:
+                on_end(step, outcome)
+            else:
+                self._fill(step, work, tokens, on_end, attempts - 1)
+
+        ended = self._when_stopped(step, state, filled)
+        self._read(state, state.objects(*tokens), step, work, ended, part_of_write=True)
+
+    def _read(
+        self, state: _Run, objects: slice, step: TransferId, work: Work, ended: OnOutcome, *, part_of_write: bool = False
+    ) -> None:
+        where = self._offsets(state, objects, work.slot)
+        try:
+            self.pool.load(state.keys[objects], step.layer - 1, self.memory.bytes, where, work, ended, part_of_write=part_of_write)
+        except (PoolError, ValueError) as error:
+            ended(Outcome(False, True, str(error)))
+
+    def _offsets(self, state: _Run, objects: slice, slot: int) -> Offsets:
+        """Where in the layer memory each area of each object begins."""
+        areas = self.memory.layout.areas_of(slot)
+        return np.stack([area.offset + state.at[objects] * area.row_bytes for area in areas], 1)
+
+    def _when_stopped(self, step: TransferId, state: _Run, call: Callable[[Outcome], None]) -> OnOutcome:
+        """What to tell a copy of the run; it counts as under way until the owner's thread has heard of its end."""
+        state.copies += 1
+
+        def heard(outcome: Outcome) -> None:
+            call(outcome)
+            state.copies -= 1
+            self._release(step.run, state)
+
         def told(outcome: Outcome) -> None:
             if outcome.stopped:
-                self._post(partial(call, outcome))
+                self._post(partial(heard, outcome))
 
         return told
+
+
+def _named(work: Work, chunk: int) -> Work:
+    return msgspec.structs.replace(work, labels=work.labels | {"pool_chunk": chunk})
 
 
 class _Load:

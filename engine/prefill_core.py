@@ -93,6 +93,12 @@ class PrefillCore:
         slot = self.session.plan.slot_of(step.layer)
         return Claimed(slot, self.session.slots[slot].epoch)
 
+    def begin(self, run: Run) -> Run:
+        """The run as it is now that its turn has come: what runs before it left in the pool backs it."""
+        if self.session.runs[run.nonce].phase != "running":
+            return run
+        return run._replace(backed=self.copies.begin(run.nonce, run.start, run.blocks))
+
     def fill(self, step: TransferId, at: Claimed, first: int, end: int) -> Future[Outcome]:
         """Have the backed rows [first, end) of `step` copied into its slot; the outcome, once that has stopped."""
         filled: Future[Outcome] = Future()
@@ -179,8 +185,7 @@ class PrefillCore:
             self.copies.remove(run, spoilt)
             for block in () if run in self._queued else self.blocks.of(run):
                 self.failed_blocks.put(block)
-        if run not in self._queued:
-            self.copies.end(run)
+        self.copies.end(run)
         self.ended.put((run, verdict, reason))
         self.links.ended(run, verdict, reason)
 
@@ -262,9 +267,7 @@ class PrefillCore:
                 self._queued.discard(run)
         for run in self.blocks.admitted():
             self._queued.remove(run)
-            start, blocks = self.session.starts[run], self.blocks.of(run)
-            backed = self.copies.begin(run, start, blocks)
-            self.ready_runs.put(Run(run, start, self.session.runs[run].chunks, blocks, backed))
+            self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))
         for run in self._queued - self._told:
             self._say(self.blocks.why(run))
         self._told = set(self._queued)

@@ -62,9 +62,7 @@ class PrefillEngine:
     """
 
     def __init__(
-        self,
-        memory: SharedMemory,
-        *,
+        self, memory: SharedMemory, *,
         plan: SlotPlan,
         chunk_tokens: int,
         compute: Stream | None = None,
@@ -76,7 +74,7 @@ class PrefillEngine:
         faults: Injector | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if tuple(plan.slot_of(layer) for layer in range(1, plan.layers + 1)) != memory.layout.slot_of_layer:
             raise ValueError(f"the plan's slots are not those of the memory, {memory.layout.slot_of_layer}: make the layout by the plan")
         if prefetch not in (0, 1):
@@ -116,7 +114,8 @@ class PrefillEngine:
 
     def next_run(self) -> Run | None:
         """The next run that has its blocks (`say` is told what others wait for); blocks until there is one, None after `stop`."""
-        return self.core.ready_runs.get()
+        run = self.core.ready_runs.get()
+        return run and self.owner.ask(partial(self.core.begin, run))
 
     def stop(self) -> None:
         """Have `next_run` return None when it has given out what is there."""
@@ -202,15 +201,14 @@ class PrefillEngine:
         self.core.times.blocked += time.monotonic() - began
 
     def close(self) -> dict[str, float]:
-        """Let every copy end and be told, write the trace's last line, give everything but the memory back; the statistics: seconds
-        and counts by name.
-        """
+        """Let every copy end and be told, write the trace's last line, give all but the memory back; statistics (seconds, counts)."""
         if self._behind is not None:
             self._behind.close()
         with contextlib.suppress(RuntimeError):  # after a crash
             self.owner.ask(self.core.links.close)
-        self.core.copies.close()
+        self.core.copies.drain()
         self.owner.stop()
+        self.core.copies.close()
         self._server.close()
         trace_footer(self._recorder)
         times, layout = self.core.times, self.memory.layout
@@ -259,11 +257,14 @@ class PrefillEngine:
         """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
         if self._now.first < self._now.begin:
             began = time.monotonic()
-            fill = partial(self.core.fill, step, self._at, self._now.first, self._now.begin)
-            outcome = self.owner.ask(fill).result()
+            outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
             self.core.times.blocked += time.monotonic() - began
             if not outcome.ok:
+                self._rows_end(step, self._at, self._where(), False)
                 raise RunOver(f"{self._name()}: {outcome.reason}")
+
+    def _rows_end(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int], ok: bool) -> None:
+        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""
@@ -274,7 +275,7 @@ class PrefillEngine:
         self._behind.run(call)
 
     def _written(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
-        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
+        self._rows_end(step, at, where, True)
         try:
             self.owner.ask(partial(self.core.written, step))
         except RunOver:

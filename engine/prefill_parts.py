@@ -101,7 +101,7 @@ class Copies(Protocol):
     """The host KV pool as runs see it; owner's thread.  Each load, save and fill ends with one on_end, when the copy has stopped."""
 
     def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
-        """The run has its blocks: pin what the pool has of its prompt; how many tokens that backs, at least one fewer than there are."""
+        """The run's turn has come: pin what the pool has of its prompt; how many tokens that backs, at least one fewer than there are."""
 
     def fill(self, step: TransferId, work: Work, first: int, end: int, on_end: OnEnd) -> None:
         """Copy the backed rows [first, end) of the step's layer into the slot; a computation to the protocol."""
@@ -119,10 +119,13 @@ class Copies(Protocol):
         """These chunks of a failed run are not whole and will not be."""
 
     def end(self, run: int) -> None:
-        """The run is over: unpin what `begin` pinned, once no copy of it is under way."""
+        """The run is over, begun or not: unpin what it has pinned, once no copy of it is under way."""
+
+    def drain(self) -> None:
+        """Let every copy end and begin none; from the computing thread, as `close`."""
 
     def close(self) -> None:
-        """Let every copy end."""
+        """Give the pool back; the owner's thread is over."""
 
 
 @dataclass(slots=True)

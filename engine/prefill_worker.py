@@ -16,8 +16,8 @@ from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
 from tidegate.engine.http.prefill_server import Call, PrefillServer
-from tidegate.engine.pool_file import FilePool
-from tidegate.engine.prefill_copies import PoolCopies
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.slot_kv import SlotKV
@@ -47,9 +47,12 @@ class PrefillWorker:
             recorder=self.recorder, faults=self.faults, say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip
-        pool = FilePool(config.pool_folder, recorder=self.recorder, faults=self.faults.copies(), origin=self.memory.bytes)
+        pool = LocalPool(
+            extent_layout(self.memory.layout), config.pool_objects, folder=config.pool_folder or None, recorder=self.recorder,
+            faults=self.faults.copies(), pin_seconds=max(300.0, 4 * config.deadline_seconds),
+        )  # fmt: skip
         self.copies = PoolCopies(
-            pool, self.memory, engine.blocks, layers=plan.layers, span=engine.core.span, post=engine.owner.post
+            pool, self.memory, span=engine.core.span, post=engine.owner.post, model=f"{model!r} of seed {config.seed} {self._weights()}"
         )
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.links = DecodeLinks(
@@ -59,6 +62,11 @@ class PrefillWorker:
         engine.attach(copies=self.copies, links=self.links)
         self.http = self._http()
         self.compute = 0.0
+
+    def _weights(self) -> str:
+        """What tells the files of one checkpoint from those of another."""
+        files = sorted(Path(self.config.checkpoint).glob("*.safetensors")) if self.config.checkpoint else []
+        return ", ".join(f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
 
     def _recorder(self) -> Recorder | NullRecorder:
         name = trace_file("prefill", 0)
@@ -107,7 +115,8 @@ class PrefillWorker:
         self.engine.owner.ask(self.links.close)
         self.http.server.stop()
         stats = self.engine.close() | {
-            "bytes_saved": self.copies.bytes_saved, "bytes_loaded": self.copies.bytes_loaded, "compute_s": self.compute,
+            "bytes_saved": self.copies.bytes_saved, "bytes_loaded": self.copies.bytes_loaded,
+            "bytes_reused": self.copies.bytes_reused, "tokens_reused": self.copies.tokens_reused, "compute_s": self.compute,
             "injected": self.faults.injected, "http_refused": self.http.server.refused,
         }  # fmt: skip
         self.parent.say("stats", stats=stats)

@@ -95,6 +95,7 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / layers:.0%} of one buffer a layer"),
         ("saved to the pool", f"{p['bytes_saved'] / 1e6:.2f} MB"),
         ("loaded from the pool", f"{p['bytes_loaded'] / 1e6:.2f} MB"),
+        ("reused from earlier prompts", f"{p['bytes_reused'] / 1e6:.2f} MB, {int(p['tokens_reused'])} tokens not computed again"),
         ("pulled to Decode, main KV", f"{d['bytes_pulled_main'] / 1e6:.2f} MB"),
         ("pulled to Decode, indexer", f"{d['bytes_pulled_index'] / 1e6:.2f} MB"),
         ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),

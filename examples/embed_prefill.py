@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
 import zmq
 from embed_decode import BLOCK, CHUNK, LAYERS, PROMPTS, WIDTHS, pattern
 
-from tidegate.engine.pool_file import FilePool
-from tidegate.engine.prefill_copies import PoolCopies
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import Place, PrefillEngine, Run, Step, layer_memory
 from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.recorder import NULL, Recorder
@@ -56,18 +55,17 @@ def main(trace: str = "") -> int:
     slots = [PLAN.slot_of(layer) for layer in range(1, LAYERS + 1)]
     memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=10, block_size=BLOCK))
     engine = PrefillEngine(memory, plan=PLAN, chunk_tokens=CHUNK, poison=True, recorder=recorder, say=print)
-    with tempfile.TemporaryDirectory() as folder:
-        pool = FilePool(folder, recorder=recorder, origin=memory.bytes)
-        copies = PoolCopies(pool, memory, engine.blocks, layers=LAYERS, span=engine.core.span, post=engine.owner.post)
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        engine.attach(copies=copies, links=DirectLink(engine.owner, context, int(decode.stdout.readline()), engine.hello, engine.core))
-        engine.open()
-        for run in filter(None, (engine.next_run() for _ in PROMPTS)):
-            for chunk in range(1, run.chunks + 1):
-                compute(engine, run, engine.start(run, chunk))
-        said = [decode.stdout.readline() for _ in PROMPTS]
-        print(*said, sep="", end="")
-        print({name: round(value, 3) for name, value in engine.close().items()})
+    pool = LocalPool(extent_layout(memory.layout), extents=20, recorder=recorder)
+    copies = PoolCopies(pool, memory, span=engine.core.span, post=engine.owner.post)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    engine.attach(copies=copies, links=DirectLink(engine.owner, context, int(decode.stdout.readline()), engine.hello, engine.core))
+    engine.open()
+    for run in filter(None, (engine.next_run() for _ in PROMPTS)):
+        for chunk in range(1, run.chunks + 1):
+            compute(engine, run, engine.start(run, chunk))
+    said = [decode.stdout.readline() for _ in PROMPTS]
+    print(*said, sep="", end="")
+    print({name: round(value, 3) for name, value in engine.close().items()})
     decode.communicate()
     recorder.close()
     memory.close()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -50,7 +49,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def left(folder: Path) -> list[str]:
-    """What runs have left in their folder for temporary files."""
+    """What runs have left in shared memory."""
     return [path.name for path in folder.glob("tidegate-*")]
 
 
@@ -58,7 +57,7 @@ def left(folder: Path) -> list[str]:
 def test_a_worker_killed_in_the_middle_is_named_and_the_other_ended(
     role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TIDEGATE_SHARED_MEMORY", str(tmp_path))
     pids: dict[str, int] = {}
 
     def on_line(_: str, line: Line) -> None:
@@ -77,7 +76,7 @@ def start_run(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
     prompt.write_bytes(TEXT * 10)
     process = subprocess.Popen([*TIDEGATE, "run", "--prompt-file", str(prompt), "--chunk", "64"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, start_new_session=True,
-                               env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
+                               env=os.environ | {"TIDEGATE_SHARED_MEMORY": str(tmp_path)})  # fmt: skip
     end = time.monotonic() + 30
     while len(pids := workers(process.pid)) < 3 and time.monotonic() < end:
         threading.Event().wait(0.02)

@@ -3,13 +3,16 @@ read or a save that nobody waited for gives others, which is what makes a skippe
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 from tidegate.engine.copying import Fault, Work
 from tidegate.engine.hot_buffer import HotRows, SparseKV
 from tidegate.engine.model import Model, ModelConfig, greedy, reference_generate
-from tidegate.engine.pool_file import FilePool, Key
+from tidegate.engine.pool_keys import chain_keys, root_key
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import extent_layout
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.recorder import Recorder, read_lines
 from tidegate.engine.row_pool import RowPool
@@ -30,6 +33,7 @@ CONFIG = ModelConfig(
 SLOT_OF_LAYER, CHUNK, NEW = (0, 1, 0, 1), 24, 12
 PROMPT = torch.randint(0, 256, (60,), generator=torch.Generator().manual_seed(2)).tolist()
 AREAS = {"main": CONFIG.main_width, "index": CONFIG.index_width}
+KEYS = chain_keys(root_key("layout", "model"), PROMPT, (24, 48, 60))
 
 
 class Path:
@@ -39,7 +43,7 @@ class Path:
         self.memory = SharedMemory.allocate(plan_layout(SLOT_OF_LAYER, AREAS, "bfloat16", blocks=1, block_size=len(PROMPT)))
         self.pools = {name: RowPool(1, 4, len(PROMPT) + NEW, width, torch.bfloat16) for name, width in AREAS.items()}
         self.places = {name: pool.claim() for name, pool in self.pools.items()}
-        self.store = FilePool(folder, recorder=recorder, faults=faults, origin=self.memory.bytes)
+        self.store = LocalPool(extent_layout(self.memory.layout), 3, folder=folder, recorder=recorder, faults=faults)
         self.backend = ShmPull(recorder=recorder, faults=faults)
         self.backend.connect("p0", self.memory)
         for name, pool in self.pools.items():
@@ -50,9 +54,15 @@ class Path:
     def view(self, layer, first, end):
         return [self.memory.view(SLOT_OF_LAYER[layer], name)[0, first:end] for name in AREAS]
 
+    def stored(self, layer, chunk):
+        areas = self.memory.layout.areas_of(SLOT_OF_LAYER[layer])
+        offsets = np.array([[area.offset + chunk * CHUNK * area.row_bytes for area in areas]])
+        work = Work(self.work.slot, self.work.epoch, self.work.labels | {"pool_chunk": chunk})
+        return [KEYS[chunk]], layer, self.memory.bytes, offsets, work
+
     def begin_chunk(self, chunk, start, end):
         self.chunk, self.start, self.end = chunk, start, end
-        self.store.allocate(Key("run", chunk), [(end - start) * 2 * sum(AREAS.values())] * 4)
+        assert self.store.allocate([KEYS[chunk]], [end - start]) == ["new"]
 
     def wait_for_layer(self, layer):
         slot = SLOT_OF_LAYER[layer]
@@ -66,17 +76,13 @@ class Path:
         if layer == 2:
             self.overwritten.set()
         for chunk in range(self.chunk):
-            buffers = self.view(layer, chunk * CHUNK, (chunk + 1) * CHUNK)
-            self.store.pin(Key("run", chunk))
-            self.finished(
-                lambda done, chunk=chunk, buffers=buffers: self.store.load(Key("run", chunk), layer, buffers, self.work, done)
-            ).wait(10)
-            self.store.unpin(Key("run", chunk))
+            self.store.pin([KEYS[chunk]])
+            self.finished(lambda done, chunk=chunk: self.store.load(*self.stored(layer, chunk), done)).wait(10)
+            self.store.unpin([KEYS[chunk]])
         return self.view(layer, 0, len(PROMPT))
 
     def kv_written(self, layer):
-        buffers = self.view(layer, self.start, self.end)
-        save = self.finished(lambda done: self.store.save(Key("run", self.chunk), layer, buffers, self.work, done))
+        save = self.finished(lambda done: self.store.save(*self.stored(layer, self.chunk), done))
         parts = []
         for name in AREAS:
             area = self.memory.layout.area(SLOT_OF_LAYER[layer], name)
@@ -99,7 +105,7 @@ class Path:
     def end_chunk(self):
         for _, ended in self.open[0] + self.open[1]:
             assert ended.wait(10)
-        self.store.finish(Key("run", self.chunk))
+        self.store.finish([KEYS[self.chunk]])
 
     def close(self):
         self.backend.close()

@@ -166,6 +166,31 @@ def test_a_killed_pool_leaves_nothing_that_a_next_start_does_not_clear(stage, ho
     assert not folder.exists()
 
 
+RUN = """
+from tidegate.engine.pool_folder import run_folder
+folder, lock = run_folder()
+folder.rename(sys.argv[2])
+(Path(sys.argv[2]) / "model").mkdir()
+reached()
+"""
+
+
+def test_the_folder_of_a_run_is_swept_once_its_parent_and_its_pool_are_dead():
+    folder = new_folder().with_name(f"tidegate-run-{os.geteuid()}-{os.getpid()}")
+    with other("from pathlib import Path" + RUN, folder, rig="") as parent:
+        rig = Rig(folder / "pool")
+        sweep()
+        assert (folder / "model").exists()
+        parent.kill()
+        parent.wait()
+        rig.whole([A])
+        sweep()
+        assert rig.holds([A])
+        rig.pool.close()
+        assert sweep() >= 1
+    assert not folder.exists()
+
+
 DIFFERENT = [
     (lambda path: LocalPool(LAYOUT, 5, folder=path), "extents 4, not 5"),
     (lambda path: LocalPool(ExtentLayout(4, LAYOUT.layers, "rank 1"), 4, folder=path), "layout .*test.* not .*rank 1"),

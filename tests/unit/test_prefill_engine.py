@@ -14,8 +14,8 @@ from embed_decode import BLOCK, CHUNK, LAYERS, WIDTHS, Inbox, pattern
 from tidegate.engine.config import FaultSpec
 from tidegate.engine.copying import Fault, Outcome
 from tidegate.engine.faults import Injector
-from tidegate.engine.pool_file import FilePool
-from tidegate.engine.prefill_copies import PoolCopies
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, RunOver, layer_memory
 from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.slot_layout import plan_layout
@@ -28,7 +28,7 @@ LONG = 130  # three chunks
 class Rig:
     """An engine, and the Decode side that checks what it pulls.  run/attention: what to do after a layer's rows are written."""
 
-    def __init__(self, folder, *, buffers=2, blocks=20, copy_faults=None, read_faults=None, style="plain", **options):
+    def __init__(self, folder, *, buffers=2, blocks=20, extents=40, copy_faults=None, read_faults=None, style="plain", **options):
         self.plan = SlotPlan.make(layers=LAYERS, independent=frozenset({1}), buffers=buffers)
         slots = [self.plan.slot_of(layer) for layer in range(1, LAYERS + 1)]
         self.memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=blocks, block_size=BLOCK))
@@ -39,8 +39,8 @@ class Rig:
             self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, say=self.said.put,
             on_crash=lambda error: self.said.put(repr(error)), **({"poison": True} | options),
         )  # fmt: skip
-        self.pool = FilePool(folder, faults=copy_faults, origin=self.memory.bytes)
-        self.copies = PoolCopies(self.pool, self.memory, engine.blocks, layers=LAYERS, span=engine.core.span, post=engine.owner.post)
+        self.pool = LocalPool(extent_layout(self.memory.layout), extents, folder=folder, faults=copy_faults)
+        self.copies = PoolCopies(self.pool, self.memory, span=engine.core.span, post=engine.owner.post)
         self.inbox, self.context = Inbox(faults=read_faults), zmq.Context()
         engine.attach(copies=self.copies, links=DirectLink(engine.owner, self.context, self.inbox.port, engine.hello, engine.core))
         engine.open()
@@ -210,11 +210,13 @@ def test_poison_shows_a_load_that_moved_nothing(tmp_path, poison):
 class Backed(PoolCopies):
     """Has the first `tokens` tokens of every prompt; a fill of `bad` (chunk, layer) fails."""
 
-    def __init__(self, *arguments, tokens, bad=None, **options):
+    def __init__(self, *arguments, tokens, blocks, bad=None, **options):
         super().__init__(*arguments, **options)
+        self.blocks = blocks
         self.tokens, self.bad, self.ended, self.stream = tokens, bad, [], CpuStream("fills")
 
     def begin(self, run, start, blocks):
+        super().begin(run, start, blocks)
         return min(self.tokens, start.tokens - 1)
 
     def fill(self, step, work, first, end, on_end):
@@ -232,15 +234,16 @@ class Backed(PoolCopies):
 
     def end(self, run):
         self.ended.append(run)
+        super().end(run)
 
-    def close(self):
+    def drain(self):
         self.stream.close()
-        super().close()
+        super().drain()
 
 
 def backed(rig, **options):
     core, owner = rig.engine.core, rig.engine.owner
-    copies = Backed(rig.pool, rig.memory, rig.engine.blocks, layers=LAYERS, span=core.span, post=owner.post, **options)
+    copies = Backed(rig.pool, rig.memory, blocks=rig.engine.blocks, span=core.span, post=owner.post, **options)
     rig.engine.attach(copies=copies, links=rig.engine.core.links)
     return copies
 
@@ -339,7 +342,7 @@ def test_waiting_for_saves_waits_for_this_steps_saves(tmp_path):
         rig.inbox.ask("a", 5)
         rig.prefill(rig.engine.next_run())
         rig.engine.wait_for_save()
-        assert rig.pool.evictable()  # so it is readable: every layer is saved
+        assert rig.pool.stats() | {"objects": 1, "writing": 0} == rig.pool.stats()  # so it is readable: every layer is saved
         rig.engine.wait_for_save()
 
 
@@ -360,7 +363,7 @@ def test_a_failed_save_is_waited_for_too(tmp_path):
         rig.prefill(rig.engine.next_run())
         rig.engine.wait_for_save()
         assert rig.outcome() == ("a", "")  # nothing had to be loaded
-        assert not rig.pool.evictable()
+        assert not rig.engine.owner.ask(rig.pool.stats)["objects"]
         rig.hears("failed, nothing landed")
 
 

@@ -1,0 +1,241 @@
+"""What runs ask of the host pool: blocks by content, reused while they are pinned, given back when nobody needs them."""
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+from tidegate.engine.copying import Fault, Work
+from tidegate.engine.pool_keys import stops_of
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import PoolCopies, extent_layout
+from tidegate.engine.slot_layout import plan_layout
+from tidegate.engine.slots import SharedMemory
+from tidegate.protocol.messages import Start, TransferId
+
+BLOCK, CHUNK, LAYERS = 4, 8, 3
+PROMPT = tuple(range(100, 121))  # 21 tokens: 3 chunks, 6 objects
+BLOCKS = (3, 0, 5, 1, 7, 2)
+OTHERS = (9, 11, 4, 6, 8, 10)
+
+
+class Rig:
+    """Copies over slots of 3 layers; calls are heard when `hear` is called, in this thread."""
+
+    def __init__(self, extents=12, faults=None):
+        self.memory = SharedMemory.allocate(plan_layout([0, 1, 1], {"main": 6, "index": 2}, "int8", blocks=12, block_size=BLOCK))
+        self.pool = LocalPool(extent_layout(self.memory.layout), extents, faults=faults)
+        self.calls = queue.Queue()
+        self.copies = PoolCopies(self.pool, self.memory, span=self.span, post=self.calls.put)
+        self.ended = []
+
+    def span(self, run, chunk):
+        return (chunk - 1) * CHUNK, min(chunk * CHUNK, len(PROMPT))
+
+    def hear(self, count):
+        for _ in range(count):
+            self.calls.get(timeout=10)()
+
+    def begin(self, run, prompt=PROMPT, blocks=BLOCKS):
+        return self.copies.begin(run, Start("r", run, 1, len(prompt), prompt), blocks)
+
+    def told(self, step, outcome):
+        self.ended.append(outcome)
+
+    def rows(self, chunk, slot, blocks=BLOCKS):
+        first, end = self.span(0, chunk)
+        return self.memory.token_views(slot, blocks[first // BLOCK : -(-end // BLOCK)], first, end)
+
+    def save(self, run, chunk, seed=0, blocks=BLOCKS, layers=range(1, LAYERS + 1)):
+        """Write and save a chunk; the outcomes, heard."""
+        for layer in layers:
+            slot = self.memory.layout.slot_of_layer[layer - 1]
+            for number, view in enumerate(self.rows(chunk, slot, blocks)):
+                view.fill_((7 * layer + 3 * chunk + number + seed) % 127)
+            self.copies.save(TransferId(run, chunk, layer, 0), Work(slot, 1), self.told)
+            self.hear(1)
+        return self.ended[-len(layers) :]
+
+    def whole(self, run, **options):
+        for chunk in (1, 2, 3):
+            assert all(outcome.ok for outcome in self.save(run, chunk, **options))
+            self.copies.finish(run, chunk)
+
+    def wipe(self):
+        self.memory.bytes[:] = 255
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    close(rig)
+
+
+def close(rig):
+    rig.copies.drain()
+    rig.hear(rig.calls.qsize())
+    rig.copies.close()
+    rig.memory.close()
+
+
+def expected(rig, chunk, layer, seed=0):
+    return [(7 * layer + 3 * chunk + number + seed) % 127 for number in range(len(rig.rows(chunk, 0)))]
+
+
+def test_objects_end_where_blocks_chunks_and_prompts_do():
+    assert stops_of(21, 4, 8) == [4, 8, 12, 16, 20, 21]
+    assert stops_of(10, 4, 6) == [4, 6, 8, 10]
+    assert stops_of(4, 4, 8) == stops_of(4, 8, 4) == [4]
+
+
+def test_earlier_chunks_are_loaded_into_the_blocks_of_the_run(rig):
+    assert rig.begin(1) == 0
+    rig.whole(1)
+    for layer in (1, 2, 3):
+        rig.wipe()
+        slot = rig.memory.layout.slot_of_layer[layer - 1]
+        rig.copies.load(TransferId(1, 3, layer, 0), Work(slot, 2), rig.told)
+        rig.hear(2)
+        assert rig.ended[-1].ok
+        for chunk in (1, 2):
+            assert [int(view.unique().item()) for view in rig.rows(chunk, slot)] == expected(rig, chunk, layer)
+        assert all((view == -1).all() for view in rig.rows(3, slot))
+    assert rig.copies.bytes_loaded == 3 * 16 * 8
+    rig.copies.end(1)
+
+
+def test_what_an_earlier_run_left_is_filled_in_and_not_saved_again(rig):
+    rig.begin(1)
+    rig.whole(1)
+    rig.copies.end(1)
+    saved = rig.copies.bytes_saved
+    assert rig.begin(2, blocks=OTHERS) == 20  # but for the object of the last token
+    rig.wipe()
+    rig.copies.fill(TransferId(2, 2, 3, 0), Work(1, 1), 8, 16, rig.told)
+    rig.hear(1)
+    assert [int(view.unique().item()) for view in rig.rows(2, 1, OTHERS)] == expected(rig, 2, 3)
+    assert (rig.copies.bytes_reused, rig.copies.tokens_reused) == (8 * 8, 20)
+    rig.whole(2, blocks=OTHERS)
+    assert rig.copies.bytes_saved == saved  # the last token's object was stored too
+    rig.copies.end(2)
+    assert rig.pool.stats()["objects"] == 6
+
+
+def test_a_prompt_that_is_not_told_shares_nothing(rig):
+    for run in (1, 2):
+        start = Start("r", run, 1, len(PROMPT), ())
+        assert rig.copies.begin(run, start, BLOCKS) == 0
+        rig.whole(run)
+        rig.copies.end(run)
+    assert rig.pool.stats()["objects"] == 12
+    assert rig.begin(3) == 0
+
+
+def test_two_runs_of_one_prompt_at_once_do_not_wait_for_each_other(rig):
+    rig.begin(1)
+    rig.begin(2, blocks=OTHERS)
+    rig.save(1, 1, layers=[1])
+    assert [outcome.bytes for outcome in rig.save(2, 1, seed=50, blocks=OTHERS)] == [64] * 3  # under a name of its own
+    rig.copies.finish(2, 1)
+    rig.save(1, 1, layers=[2, 3])
+    rig.copies.finish(1, 1)
+    assert [outcome.bytes for outcome in rig.save(1, 2)] == [64] * 3
+    rig.copies.finish(1, 2)
+    assert [outcome.bytes for outcome in rig.save(2, 2, blocks=OTHERS)] == [0] * 3  # stored by now
+    rig.copies.finish(2, 2)
+    for run, seed, blocks in ((1, 0, BLOCKS), (2, 50, OTHERS)):
+        rig.wipe()
+        rig.copies.load(TransferId(run, 2, 3, 0), Work(1, 1), rig.told)
+        rig.hear(1)
+        assert [int(view.unique().item()) for view in rig.rows(1, 1, blocks)] == expected(rig, 1, 3, seed)
+        rig.copies.end(run)
+    assert rig.pool.stats() | {"objects": 6, "evictable": 6, "holds": 0} == rig.pool.stats()
+
+
+def test_a_full_pool_fails_the_save_and_says_so():
+    rig = Rig(extents=3)
+    rig.begin(1)
+    assert all(outcome.ok for outcome in rig.save(1, 1))
+    rig.copies.finish(1, 1)
+    outcomes = rig.save(1, 2)
+    assert [(outcome.ok, outcome.stopped) for outcome in outcomes] == [(False, True)] * 3
+    assert "the pool is full: every one of its 3 blocks is in use; give it more" in outcomes[0].reason
+    assert rig.pool.stats()["writing"] == 0  # the one that there was room for is given back
+    rig.copies.end(1)
+    rig.begin(2, PROMPT[::-1])
+    assert all(outcome.ok for outcome in rig.save(2, 1))  # in the place of what nobody needs any more
+    close(rig)
+
+
+def test_a_failed_run_leaves_nothing_half_written(rig):
+    rig.begin(1)
+    rig.save(1, 1)
+    rig.copies.finish(1, 1)
+    rig.save(1, 2, layers=[1])
+    rig.copies.remove(1, [2])
+    rig.copies.end(1)
+    assert rig.pool.stats() | {"objects": 2, "evictable": 2, "writing": 0} == rig.pool.stats()
+    rig.copies.remove(7, [1])  # it never began
+    rig.copies.end(7)
+
+
+def test_pins_outlast_the_run_while_a_copy_is_under_way():
+    hold = threading.Event()
+    rig = Rig(faults=lambda kind, work: Fault(hold=hold) if kind == "load" else None)
+    rig.begin(1)
+    rig.whole(1)
+    rig.copies.load(TransferId(1, 2, 2, 0), Work(1, 1), rig.told)
+    rig.copies.end(1)
+    assert rig.pool.stats()["evictable"] == 0
+    hold.set()
+    rig.hear(1)
+    assert rig.ended[-1].ok
+    assert rig.pool.stats()["evictable"] == 6
+    close(rig)
+
+
+def test_saves_that_end_after_the_run_still_count():
+    hold = threading.Event()
+    rig = Rig(faults=lambda kind, work: Fault(hold=hold) if kind == "save" and work.labels["pool_chunk"] == 3 else None)
+    rig.begin(1)
+    for chunk in (1, 2):
+        rig.save(1, chunk)
+        rig.copies.finish(1, chunk)
+    for layer in (1, 2, 3):
+        rig.copies.save(TransferId(1, 3, layer, 0), Work(0, 1), lambda step, outcome: step.layer == 3 and rig.copies.finish(1, 3))
+    rig.copies.end(1)
+    hold.set()
+    rig.hear(3)
+    assert rig.pool.stats() | {"objects": 6, "evictable": 6, "writing": 0} == rig.pool.stats()
+    close(rig)
+
+
+def test_a_drained_pool_copies_no_more_and_hears_what_has_ended():
+    rig = Rig(faults=lambda kind, work: Fault(delay=0.05))
+    rig.begin(1)
+    rig.copies.save(TransferId(1, 1, 1, 0), Work(0, 1), rig.told)
+    rig.copies.drain()
+    rig.copies.save(TransferId(1, 1, 2, 0), Work(0, 1), rig.told)
+    close(rig)
+    assert [outcome.ok for outcome in rig.ended] == [True, False]
+    assert "the pool is closed: nothing more is copied" in rig.ended[1].reason
+    assert not rig.pool.path.exists()
+
+
+def test_offsets_name_what_the_views_show(rig):
+    """Where a block's rows lie is said twice, in views and in offsets; a mark made through one is found through the other."""
+    rig.begin(1)
+    for chunk in (1, 2, 3):
+        for slot in (0, 1):
+            rig.memory.bytes[:] = 0
+            for view in rig.rows(chunk, slot):
+                view.fill_(1)
+            state = rig.copies._runs[1]
+            objects = state.objects(*rig.span(1, chunk))
+            seen = np.zeros_like(rig.memory.bytes)
+            for rows, at in zip(state.rows[objects], rig.copies._offsets(state, objects, slot), strict=True):
+                for area, offset in zip(rig.memory.layout.areas_of(slot), at, strict=True):
+                    seen[offset : offset + rows * area.row_bytes] = 1
+            assert (seen == rig.memory.bytes).all()
