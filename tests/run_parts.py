@@ -22,7 +22,8 @@ FOLDERS = ("unit", "conformance", "stateful", "simulation", "trace", "e2e")
 
 
 def pytest_part(folder: str) -> list[list[str]]:
-    return [[str(BIN / "python"), "-m", "pytest", f"tests/{folder}", "--durations=3"]]
+    """Two files at a time: most tests wait, for a process, TLC or a compiler; a file's fixtures are made once."""
+    return [[str(BIN / "python"), "-m", "pytest", f"tests/{folder}", "--durations=3", "--numprocesses=2", "--dist=loadfile"]]
 
 
 def parts(long: bool) -> dict[str, list[list[str]]]:
