@@ -100,7 +100,10 @@ class PrefillCore:
         return run._replace(backed=self.copies.begin(run.nonce, run.start, run.blocks))
 
     def fill(self, step: TransferId, at: Claimed, first: int, end: int) -> Future[Outcome]:
-        """Have the backed rows [first, end) of `step` copied into its slot; the outcome, once that has stopped."""
+        """Have the backed rows [first, end) of `step` copied into its slot; the outcome, once that has stopped.  RunOver if its run
+        has failed since it claimed: what it had pinned is given up.
+        """
+        self._need_writable(step)
         filled: Future[Outcome] = Future()
 
         def ended(step: TransferId, outcome: Outcome) -> None:

@@ -257,11 +257,14 @@ class PrefillEngine:
         """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
         if self._now.first < self._now.begin:
             began = time.monotonic()
-            outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
-            self.core.times.blocked += time.monotonic() - began
-            if not outcome.ok:
+            try:
+                outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
+                if not outcome.ok:
+                    raise RunOver(f"{self._name()}: {outcome.reason}")
+            except RunOver:
                 self._rows_end(step, self._at, self._where(), False)
-                raise RunOver(f"{self._name()}: {outcome.reason}")
+                raise
+            self.core.times.blocked += time.monotonic() - began
 
     def _rows_end(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int], ok: bool) -> None:
         trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)

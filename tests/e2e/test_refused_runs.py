@@ -24,7 +24,7 @@ BAD: dict[str, list[str]] = {
     "--shared-buffers is 0: an integer of at least 1": ["--shared-buffers", "0"],
     "--independent-layers is 'first': a list of layer numbers": ["--independent-layers", "first"],
     "layerwise_independent_layers names [8]: layers with a cache are numbered 0 to 7": ["--independent-layers", "8"],
-    "--prefetch-layers is 3: must be 0 or 1": ["--prefetch-layers", "3"],
+    "layerwise_prefetch_layers is 3: below the number of shared buffers": ["--prefetch-layers", "3"],
     "layerwise_prefetch_layers is 1: below the number of shared buffers, 1": ["--prefetch-layers", "1", "--shared-buffers", "1"],
     "topk_buffer_size is 100: a hot buffer is made of whole blocks": ["--hot-buffer", "100"],
     "hot buffer is 16 rows: one step reads index_topk = 64": ["--hot-buffer", "16", "--block-size", "16"],

@@ -20,6 +20,7 @@ from tidegate.engine.prefill_engine import PrefillEngine, RunOver, layer_memory
 from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.streams import CpuStream
+from tidegate.protocol.messages import Abort
 from tidegate.protocol.topology import SlotPlan
 
 LONG = 130  # three chunks
@@ -275,6 +276,34 @@ def test_a_run_whose_backing_fails_is_given_up_and_the_next_one_goes_on(tmp_path
         rig.inbox.ask("b", LONG)
         rig.prefill(rig.engine.next_run())
         assert rig.outcome() == ("b", "")
+    assert rig.stats["slots_free"] == 3
+
+
+def test_a_run_that_fails_between_claim_and_fill_is_over(tmp_path):
+    """What it had pinned has been given up, so nothing may be copied for it any more."""
+    with opened(tmp_path / "pool") as rig:
+        copies, core = backed(rig, tokens=64), rig.engine.core
+        fill, asked = core.fill, []
+
+        def late(step, at, first, end):
+            if step.layer == 2:
+                start = core.session.starts[step.run]
+                core.execute(core.receive(Abort(start.request, start.attempt, "too slow")))
+            asked.append(step.layer)
+            filled = fill(step, at, first, end)
+            asked.append("filled")
+            return filled
+
+        core.fill = late
+        rig.inbox.ask("a", LONG)
+        run = rig.engine.next_run()
+        with pytest.raises(RunOver, match=f"run {run.nonce} is failed"):
+            rig.prefill(run)
+        assert asked == [1, "filled", 2]
+        assert copies.ended == [run.nonce]
+        core.fill = fill
+        rig.inbox.ask("b", LONG)
+        rig.prefill(rig.engine.next_run())
     assert rig.stats["slots_free"] == 3
 
 
