@@ -144,8 +144,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def prefill_blocks(self) -> int:
-        """Blocks in each of Prefill's layer buffers."""
-        return self.num_blocks or self.concurrency * -(-self.max_tokens // self.block_size)
+        """Blocks in each of Prefill's layer buffers: the longest prompts that can be here at once find room."""
+        lengths = [len(request.prompt) for request in self.requests] + [self.max_prompt] * self.concurrency
+        return self.num_blocks or sum(-(-n // self.block_size) for n in sorted(lengths)[-self.concurrency :])
 
     @property
     def request_bytes(self) -> int:

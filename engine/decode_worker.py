@@ -66,7 +66,7 @@ class DecodeWorker:
             name: RowPool(config.places, model.cache_layers, capacity, width, model.torch_dtype)
             for name, width in zip(AREAS, (model.main_width, model.index_width), strict=True)
         }
-        self.hot = HotRows(config.concurrency, model.num_hidden_layers, config.hot_buffer, model.main_width, model.torch_dtype)
+        self.hot = HotRows(config.concurrency, model.cache_layers, config.hot_buffer, model.main_width, model.torch_dtype)
         incarnation = secrets.randbits(62) + 1
         self.recorder = self._recorder(incarnation)
         self.faults = Injector(config.decode_faults)

@@ -220,7 +220,7 @@ def run_pair(
     try:
         worker = msgspec.structs.replace(
             config.with_checkpoint(folder / "model"), pool_folder=config.pool_folder or str(folder / "pool"),
-            scratch_folder=str(folder), requests=(), max_prompt=config.max_tokens,
+            scratch_folder=str(folder), requests=(), max_prompt=config.max_tokens, num_blocks=config.prefill_blocks,
         )  # fmt: skip
         for role, argv in (("decode", decode_argv), ("prefill", prefill_argv)):
             run.start(role, argv or worker_argv(role), worker)

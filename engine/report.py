@@ -89,7 +89,7 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
     plan = config.layer_plan()
     layers, shared = len(plan.layers), len(plan.slots.shared)
     buffers = layers - shared + min(config.shared_buffers or 0, shared)
-    asked = d["hits"] + d["misses"]
+    asked, random = d["hits"] + d["misses"], "" if config.checkpoint else " (of random weights)"
     return [
         ("layer buffers", f"{int(p['slots'])} for {layers} layers; by the formula I + min(B, R) = {buffers}"),
         ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / layers:.0%} of one buffer a layer"),
@@ -100,7 +100,7 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("pulled to Decode, indexer", f"{d['bytes_pulled_index'] / 1e6:.2f} MB"),
         ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),
         ("top-k rows copied to hot buffers", f"{d['bytes_missed'] / 1e6:.2f} MB"),
-        ("hot-buffer hit rate (of random weights)", f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
+        ("hot-buffer hit rate" + random, f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
         ("prefill waited for Decode's reads", f"{p['reads_s']:.2f} s of {p['compute_s']:.2f} s, {int(p['gates'])} layer steps"),
         ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s; waited for {p['blocked_s']:.2f} s"),
         ("of loads and saves, hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),

@@ -27,7 +27,8 @@ class Serving:
     def __init__(self, config: RunConfig, folder: str, on_line: Callable[[str, Line], None]) -> None:
         self.run = Run(config, on_line, 60.0)
         self.config = msgspec.structs.replace(
-            config, pool_folder=str(Path(folder) / "pool"), scratch_folder=folder, requests=(), max_prompt=config.max_tokens
+            config, pool_folder=str(Path(folder) / "pool"), scratch_folder=folder, requests=(), max_prompt=config.max_tokens,
+            num_blocks=config.prefill_blocks,
         )
         self.prefill: Worker | None = None
         self.url: dict[str, str] = {}

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def invoke(tmp_path: Path, *args: str, prompt: bytes = b"The tide comes in and goes out again. " * 6) -> Result:
     (tmp_path / "prompt").write_bytes(prompt)
-    return CliRunner().invoke(app, ["run", "--prompt-file", str(tmp_path / "prompt"), *SMALL, *args])
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", "--prompt-file", str(tmp_path / "prompt"), *SMALL, *args])
 
 
 def test_a_folder_with_an_mtp_layer_and_a_tokenizer_runs_and_the_oracle_agrees(folder: Path, tmp_path: Path) -> None:
@@ -49,7 +49,16 @@ def test_a_folder_with_an_mtp_layer_and_a_tokenizer_runs_and_the_oracle_agrees(f
     assert "5 layers over" in said
     assert "all tokens and logits are bit-equal" in said
     assert "limit 0.0001), argmax equal" in said
-    assert "random weights: the text" not in said
+    assert "random weights" not in said
+
+
+def test_a_run_of_the_seeded_model_says_that_its_weights_are_random(tmp_path: Path) -> None:
+    result = invoke(tmp_path, "--layers", "4", "--hot-buffer", "64")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "random weights: the text means nothing" in said
+    assert "hot-buffer hit rate (of random weights)" in said
+    assert "bit-equal" in said
 
 
 def test_a_run_fails_where_the_oracle_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:

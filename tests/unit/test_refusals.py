@@ -132,6 +132,7 @@ def config(**changes: Any) -> RunConfig:
 def test_a_host_pool_too_small_for_one_request_says_how_much_is_needed() -> None:
     need = 128 * 8 * 576 * 2
     assert config().request_bytes == need
+    assert config(model={"num_nextn_predict_layers": 1}).request_bytes == need // 8 * 9  # an MTP layer has a cache too
     assert config(host_memory_gib=need / 2**30).places == 1
     with pytest.raises(ConfigError, match=r"0.001 GiB \(dram_size_per_dp_GB\): one request of 128 tokens needs 0.002 GiB; give at least"):
         config(host_memory_gib=0.001)

@@ -11,6 +11,7 @@ from settings_tools import EXTRA, raw
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.config_page import page
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import documented, keys_of, parse
@@ -191,6 +192,18 @@ def test_the_workers_are_told_what_the_settings_say() -> None:
     assert (c.shared_buffers, c.independent_layers, c.port, c.concurrency, c.host_memory_gib) == (3, (0,), 4321, 1, 2)
     assert len(c.layer_plan().buffers) == 4
     assert run_config(run_settings(None, {}), prompts_of(bytes(999), 2, 64)).concurrency == 2
+
+
+def test_layer_buffers_hold_the_longest_prompts_that_are_here_at_once() -> None:
+    def blocks(*lengths: int, **given: Any) -> int:
+        requests = tuple(Request(f"{n}", (1,) * length) for n, length in enumerate(lengths))
+        return RunConfig(requests=requests, block_size=64, **given).prefill_blocks
+
+    assert blocks(64, 65, 1000, 40, concurrency=2) == 2 + 16
+    assert blocks(64, 65, 1000, 40, concurrency=9) == 1 + 2 + 16 + 1
+    assert blocks(concurrency=3, max_prompt=65) == 3 * 2  # a server does not know its prompts
+    assert blocks(1000, concurrency=3, max_prompt=65) == 16 + 2 + 2
+    assert blocks(1000, concurrency=3, num_blocks=5) == 5
 
 
 def test_the_demos_prompts_are_a_text_a_part_of_a_block_and_a_block() -> None:
