@@ -52,7 +52,7 @@ def test_a_foreign_block_fails_its_request_alone_and_both_sides_are_named() -> N
     c = small()
     result, compared = run(c, prefill_argv=[sys.executable, "-c", FOREIGN])
     assert not result.results[0].ok
-    assert "block 77 is outside Prefill's blocks 0..19 of 16 tokens" in result.results[0].text
+    assert "block 77 is outside Prefill's blocks 0..18 of 16 tokens" in result.results[0].text
     assert compared[1].equal
     assert result.stats["decode"]["places_free"] == c.concurrency
     assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"]
