@@ -14,8 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import zmq
 
@@ -25,6 +25,40 @@ __all__ = ["Owner"]
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+class _Answer(Generic[T]):
+    """What an asked call returned or raised; once, and by the owner's thread.  A bare lock wakes the asker: this is done twice a layer."""
+
+    __slots__ = ("_come", "_error", "_value", "done")
+
+    def __init__(self) -> None:
+        self._come = threading.Lock()
+        self._come.acquire()
+        self._error: BaseException | None = None
+        self._value: T
+        self.done = False
+
+    def make(self, call: Callable[[], T]) -> None:
+        try:
+            self._value = call()
+        except BaseException as error:
+            self._error = error
+        self._end()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.done = True
+        self._come.release()
+
+    def result(self) -> T:
+        self._come.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 class Owner:
@@ -53,8 +87,9 @@ class Owner:
         self._on_crash, self._tick = on_crash, tick
         self._calls: deque[Callable[[], Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._woken = False  # it has been written to, and what is posted now will be seen
         self._stopping = False
-        self._asked: set[Future[Any]] = set()
+        self._asked: set[_Answer[Any]] = set()
         self._asked_lock = threading.Lock()
         self._ended = ""  # why nobody answers any more
         self.refused = 0
@@ -77,23 +112,18 @@ class Owner:
     def post(self, call: Callable[[], Any]) -> None:
         """Have `call` made soon, after everything posted before."""
         self._calls.append(call)
-        os.eventfd_write(self._wake, 1)
+        if not self._woken:
+            self._woken = True
+            os.eventfd_write(self._wake, 1)
 
     def ask(self, call: Callable[[], T]) -> T:
         """Make `call` in the owner's thread and return what it returns, or raise what it raises; RuntimeError if the thread has ended."""
-        answer: Future[T] = Future()
+        answer: _Answer[T] = _Answer()
         with self._asked_lock:
             if self._ended:
                 raise RuntimeError(self._ended)
             self._asked.add(answer)
-
-        def make() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        self.post(make)
+        self.post(partial(answer.make, call))
         try:
             return answer.result()
         finally:
@@ -117,6 +147,7 @@ class Owner:
                 ready = dict(self._poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
+                    self._woken = False  # before the calls are looked at: a later one writes again
                 while self._calls:
                     self._calls.popleft()()
                 for socket in [socket for socket in self._sockets if socket in ready]:
@@ -138,8 +169,8 @@ class Owner:
         with self._asked_lock:
             self._ended = why
             for answer in self._asked:
-                if not answer.done():
-                    answer.set_exception(RuntimeError(why))
+                if not answer.done:
+                    answer.fail(RuntimeError(why))
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while socket in self._sockets:  # it may be removed by what came through it

@@ -246,7 +246,7 @@ def _named(work: Work, chunk: int) -> Work:
 
 
 class _Load:
-    """Counts the parts of one load; the first failure is its outcome."""
+    """Counts the parts of one load, and what they moved; the first failure is its outcome."""
 
     def __init__(self, parts: int, on_end: Callable[[Outcome], None]) -> None:
         self._parts, self._on_end = parts, on_end
@@ -254,7 +254,10 @@ class _Load:
 
     def part_ended(self, outcome: Outcome) -> None:
         self._parts -= 1
-        if self._outcome.ok:
-            self._outcome = outcome
+        so_far = self._outcome
+        self._outcome = msgspec.structs.replace(
+            outcome if so_far.ok else so_far, copies=so_far.copies + outcome.copies, bytes=so_far.bytes + outcome.bytes,
+            seconds=so_far.seconds + outcome.seconds,
+        )  # fmt: skip
         if not self._parts:
             self._on_end(self._outcome)

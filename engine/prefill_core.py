@@ -11,17 +11,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 import msgspec
-import torch
 
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
+from tidegate.engine.prefill_waits import Poison, Waits
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.tracing import labels
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
@@ -30,15 +30,6 @@ from tidegate.protocol.messages import Message, Ready, Start, TransferId
 from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["PrefillCore"]
-
-@dataclass(slots=True)
-class _Waiter:
-    """The computing thread, which wants to write `step` next."""
-
-    step: TransferId
-    for_copies: bool
-    woken: threading.Event = field(default_factory=threading.Event)
-    since: float = field(default_factory=time.monotonic)
 
 
 class PrefillCore:
@@ -51,7 +42,7 @@ class PrefillCore:
         resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
-        self.read_lease, self.resend_seconds, self._poison, self._can_go_ahead = read_lease, resend_seconds, poison, ahead
+        self.read_lease, self.resend_seconds, self._can_go_ahead = read_lease, resend_seconds, ahead
         self._say = say
         self.copies: Copies
         self.links: Links
@@ -59,14 +50,16 @@ class PrefillCore:
         self.ended: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
         self.failed_blocks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.times = Times()
-        self._waiters: list[_Waiter] = []
+        self.waits = Waits(session, self.times)
         self._ahead = 0
+        self._due: deque[Effect] = deque()  # decided, and still to be carried out
+        self.open: dict[TransferId, Claimed] = {}  # the step ahead, once it may be written; the computing thread takes it out
         self._over: set[int] = set()  # runs that have ended and still have their blocks
         self._queued: set[int] = set()  # runs that have no blocks yet
         self._told: set[int] = set()  # of those, the ones whose wait has been explained
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
         self._saving: dict[TransferId, list[threading.Event]] = {}
-        self._poisoned: dict[int, int] = {}
+        self._poison = Poison(session, memory) if poison else None
         self.look()
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
@@ -84,12 +77,14 @@ class PrefillCore:
     def claim(self, step: TransferId) -> Claimed | threading.Event:
         """Where `step` may be written, or an event that is set when it is worth asking again; RunOver if its run has failed."""
         if self._poison:
-            self._poison_free_slots()
+            self._poison.free_slots()
         if not self._goes_on(step):
-            waiter = _Waiter(step, self._waits_for_copies(step))
-            self._waiters.append(waiter)
-            return waiter.woken
+            return self.waits.begin(step)
         self._need_writable(step)
+        self.open.pop(step, None)
+        return self._claimed(step)
+
+    def _claimed(self, step: TransferId) -> Claimed:
         slot = self.session.plan.slot_of(step.layer)
         return Claimed(slot, self.session.slots[slot].epoch)
 
@@ -116,10 +111,14 @@ class PrefillCore:
         return filled
 
     def written(self, step: TransferId) -> None:
-        """The rows of `step` are in its slot: publish and save them; RunOver if its run has failed."""
+        """The rows of `step` are in its slot: publish and save them; RunOver if its run has failed.
+
+        The gate is shut when this returns; what follows from that is carried out next, while the computing thread goes on.
+        """
         self._need_writable(step)
-        self.execute(self.session.write(step.run))
+        self._due.extend(self.session.write(step.run))
         self._ahead = step.run if self._can_go_ahead else 0
+        self._go_ahead()
 
     def attended(self, step: TransferId) -> None:
         """Its attention needs the slot no more; also of a run that has failed meanwhile."""
@@ -127,8 +126,7 @@ class PrefillCore:
 
     def give_up(self) -> None:
         """The owner's thread has failed: whoever waits for anything goes on, and will hear of that when it asks."""
-        for waiter in self._waiters:
-            waiter.woken.set()
+        self.waits.end(lambda step: True)
         for events in self._saving.values():
             for event in events:
                 event.set()
@@ -136,6 +134,7 @@ class PrefillCore:
 
     def saved(self, run: int, chunk: int) -> list[threading.Event]:
         """One event for each save of the chunk that is under way."""
+        self.execute([])
         found = []
         for step, events in self._saving.items():
             if (step.run, step.chunk) == (run, chunk):
@@ -165,24 +164,32 @@ class PrefillCore:
         return self.session.receive(message)
 
     def execute(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(message):
-                    self._send(message)
-                case RunStarted(run, start):
-                    self.blocks.ask(run, start.tokens)
-                    self._queued.add(run)
-                case BeginLoad(step, slot, epoch):
-                    self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
-                case BeginSave(step, slot, epoch):
-                    self._saving[step] = []
-                    self.copies.save(step, Work(slot, epoch, labels(step)), self._saved)
-                case RunEnded(run, verdict, reason):
-                    self._run_ended(run, verdict, reason)
+        """Carry out `effects`, after all that are due from before."""
+        self._due.extend(effects)
+        while self._due:
+            self._execute(self._due.popleft())
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case Send(message):
+                self._send(message)
+            case RunStarted(run, start):
+                self.blocks.ask(run, start.tokens)
+                self._queued.add(run)
+            case BeginLoad(step, slot, epoch):
+                self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
+            case BeginSave(step, slot, epoch):
+                self._saving[step] = []
+                self.copies.save(step, Work(slot, epoch, labels(step)), self._saved)
+            case RunEnded(run, verdict, reason):
+                self._run_ended(run, verdict, reason)
 
     def _run_ended(self, run: int, verdict: str, reason: str) -> None:
         self._say(f"prefill run {verdict}{': ' + reason if reason else ''}")
         self._over.add(run)
+        self._ahead = 0 if self._ahead == run else self._ahead
+        for step in [step for step in self.open if step.run == run]:
+            self.open.pop(step, None)
         if verdict == "failed":
             spoilt = [key[1] for key, state in self.session.pool.items() if key[0] == run and state.phase == "failed"]
             self.copies.remove(run, spoilt)
@@ -222,32 +229,24 @@ class PrefillCore:
     def look(self) -> None:
         """After each batch of calls and messages: poison what became free, claim for who may, wake who can go on, admit."""
         if self._poison:
-            self._poison_free_slots()
-        if self._ahead and self.session.can_claim(self._ahead):
-            self.execute(self.session.claim(self._ahead))
-            self._ahead = 0
-        for waiter in list(self._waiters):
-            self._account(waiter)
-            if self._goes_on(waiter.step):
-                self._waiters.remove(waiter)
-                waiter.woken.set()
-            else:
-                waiter.for_copies = self._waits_for_copies(waiter.step)
+            self._poison.free_slots()
+        self._go_ahead()
+        self.execute([])
+        self.waits.end(self._goes_on)
         self._admit()
 
-    def _account(self, waiter: _Waiter) -> None:
-        """Put the time since the last look down to what it was waited for."""
-        now = time.monotonic()
-        if waiter.for_copies:
-            self.times.blocked += now - waiter.since
-        else:
-            self.times.reads += now - waiter.since
-        waiter.since = now
-
-    def _waits_for_copies(self, step: TransferId) -> bool:
-        """Is it our own load or save that `step` waits for, and not (only) Decode?"""
-        slot = self.session.slots[self.session.plan.slot_of(step.layer)]
-        return slot.phase in ("free", "loading") or bool(slot.saves)  # free: what it needs is not saved yet
+    def _go_ahead(self) -> None:
+        """Claim the slot of the step ahead, and say so once it is loaded: whoever computes then need not ask."""
+        if not (run := self._ahead):
+            return
+        if self.session.can_claim(run):
+            if self._poison:
+                self._poison.free_slots()
+            self._due.extend(self.session.claim(run))
+        if self.session.can_write(run):
+            step = self.session.step_of(run)
+            self.open[step] = self._claimed(step)
+            self._ahead = 0
 
     def _goes_on(self, step: TransferId) -> bool:
         """Claim for `step`, or give it up; may its thread go on?"""
@@ -274,14 +273,6 @@ class PrefillCore:
         for run in self._queued - self._told:
             self._say(self.blocks.why(run))
         self._told = set(self._queued)
-
-    def _poison_free_slots(self) -> None:
-        for index, slot in self.session.slots.items():
-            if slot.phase == "free" and self._poisoned.get(index) != slot.epoch:
-                self._poisoned[index] = slot.epoch
-                for area in self.memory.layout.areas_of(index):
-                    view = self.memory.view(index, area.name)
-                    view.fill_(torch.nan if view.is_floating_point() else -1)
 
     def tick(self) -> None:
         """Every resend interval: greet, say READY again, take back what is past its lease."""

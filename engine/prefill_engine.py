@@ -63,15 +63,9 @@ class PrefillEngine:
 
     def __init__(
         self, memory: SharedMemory, *,
-        plan: SlotPlan,
-        chunk_tokens: int,
-        compute: Stream | None = None,
-        prefetch: int = 1,
-        read_lease: float = 0.0,
-        resend_seconds: float = 0.5,
-        poison: bool = False,
-        recorder: Recording = NULL,
-        faults: Injector | None = None,
+        plan: SlotPlan, chunk_tokens: int, compute: Stream | None = None, prefetch: int = 1,
+        read_lease: float = 0.0, resend_seconds: float = 0.5,
+        poison: bool = False, recorder: Recording = NULL, faults: Injector | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:  # fmt: skip
@@ -151,7 +145,8 @@ class PrefillEngine:
         step = self._expect(layer, "done")
         try:
             self._at = self._claimed(step)
-            trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
+            if self._recorder.enabled:
+                trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
             self._fill(step)
         except RunOver:
             self._abandon()
@@ -249,6 +244,8 @@ class PrefillEngine:
 
     def _claimed(self, step: TransferId) -> Claimed:
         """Where `step` may be written, when it may."""
+        if (ahead := self.core.open.pop(step, None)) is not None:
+            return ahead
         while not isinstance(answer := self.owner.ask(partial(self.core.claim, step)), Claimed):
             answer.wait()
         return answer

@@ -9,7 +9,7 @@ Layers, chunks and nonces count from 1 (0 means none), ranks and slots from 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["SlotPlan", "Topology"]
 
@@ -88,6 +88,7 @@ class SlotPlan:
     shared: frozenset[int]
     shared_slots: int = 1
     table: tuple[int, ...] = ()
+    _of: tuple[int, ...] = field(init=False, repr=False, compare=False)  # slot of layer 1, 2, ..., worked out once
 
     def __post_init__(self) -> None:
         strange = sorted(layer for layer in self.shared if not 1 <= layer <= self.layers)
@@ -97,6 +98,7 @@ class SlotPlan:
             raise ValueError(f"shared_slots={self.shared_slots}: {len(self.shared)} shared layers need at least one slot")
         if self.table:
             self._check_table()
+        object.__setattr__(self, "_of", self.table or tuple(self._round_robin(layer) for layer in range(1, self.layers + 1)))
 
     def _check_table(self) -> None:
         if len(self.table) != self.layers:
@@ -133,8 +135,9 @@ class SlotPlan:
 
     def slot_of(self, layer: int) -> int:
         """Slot of `layer`: shared slots are 0..shared_slots-1, then come those of the independent layers, in order."""
-        if self.table:
-            return self.table[layer - 1]
+        return self._of[layer - 1]
+
+    def _round_robin(self, layer: int) -> int:
         shared_before = sum(1 for other in self.shared if other < layer)
         if layer in self.shared:
             return shared_before % self.shared_slots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,6 +67,26 @@ def bench() -> Iterator[Callable[..., Bench]]:
     yield make
     for one in made:
         one.close()
+
+
+class LatePost(deque[Any]):
+    """Calls `late`, once, when the owner has found that no call is left."""
+
+    late: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        if not (left := super().__len__()) and self.late is not None:
+            late, self.late = self.late, None
+            late()
+        return left
+
+
+def test_a_call_that_is_posted_when_the_last_one_has_just_been_made_is_not_overlooked(bench: Callable[..., Bench]) -> None:
+    b, heard = bench(), threading.Event()  # which ticks once a minute
+    b.owner._calls = calls = LatePost()
+    calls.late = lambda: b.owner.post(heard.set)
+    b.owner.post(int)
+    assert heard.wait(20)
 
 
 def test_calls_run_in_one_thread_in_order_and_errors_go_to_the_asker(bench: Callable[..., Bench]) -> None:

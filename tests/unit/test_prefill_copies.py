@@ -6,10 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from tidegate.engine.copying import Fault, Work
+from tidegate.engine.copying import Fault, Outcome, Work
 from tidegate.engine.pool_keys import stops_of
 from tidegate.engine.pool_local import LocalPool
-from tidegate.engine.prefill_copies import PoolCopies, extent_layout
+from tidegate.engine.prefill_copies import PoolCopies, _Load, extent_layout
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import Start, TransferId
@@ -239,3 +239,13 @@ def test_offsets_name_what_the_views_show(rig):
                 for area, offset in zip(rig.memory.layout.areas_of(slot), at, strict=True):
                     seen[offset : offset + rows * area.row_bytes] = 1
             assert (seen == rig.memory.bytes).all()
+
+
+def test_a_load_of_several_chunks_is_the_sum_of_its_parts_and_fails_if_one_does() -> None:
+    ended: list[Outcome] = []
+    load = _Load(3, ended.append)
+    load.part_ended(Outcome(True, True, copies=1, bytes=2, seconds=0.5))
+    load.part_ended(Outcome(False, True, "no", seconds=1.0))
+    assert not ended
+    load.part_ended(Outcome(True, True, copies=1, bytes=4, seconds=0.25))
+    assert ended == [Outcome(False, True, "no", copies=2, bytes=6, seconds=1.75)]

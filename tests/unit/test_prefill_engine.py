@@ -20,7 +20,7 @@ from tidegate.engine.prefill_engine import PrefillEngine, RunOver, layer_memory
 from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.streams import CpuStream
-from tidegate.protocol.messages import Abort
+from tidegate.protocol.messages import Abort, TransferId
 from tidegate.protocol.topology import SlotPlan
 
 LONG = 130  # three chunks
@@ -364,6 +364,63 @@ def test_when_a_run_is_over_what_was_queued_for_it_has_ended(tmp_path, monkeypat
         assert (compute.pending == 0) is waits
         end.join()
         hold.set()
+
+
+def counted(monkeypatch, thing, name):
+    """Calls of `thing.name` from now on, as they are made."""
+    calls, real = [], getattr(thing, name)
+    monkeypatch.setattr(thing, name, lambda *arguments: (calls.append(arguments), real(*arguments))[1])
+    return calls
+
+
+@pytest.mark.parametrize(("prefetch", "asked"), [(1, 1), (0, LAYERS)])
+def test_a_step_that_was_claimed_ahead_is_not_asked_for(tmp_path, monkeypatch, prefetch, asked):
+    with opened(tmp_path / "pool", buffers=LAYERS, prefetch=prefetch) as rig:
+        claims = counted(monkeypatch, rig.engine.core, "claim")
+        rig.inbox.ask("a", CHUNK)
+        rig.prefill(rig.engine.next_run())
+        assert rig.outcome() == ("a", "")
+    assert len(claims) == asked
+    assert not rig.engine.core.open
+
+
+def given_up(rig):
+    rig.inbox.owner.post(lambda: rig.inbox._do(rig.inbox.session.abort(next(iter(rig.inbox.places)), "enough")))
+    rig.hears("prefill run failed")
+
+
+def test_a_step_that_was_claimed_ahead_is_not_given_to_a_run_that_has_failed(tmp_path):
+    with opened(tmp_path / "pool", buffers=LAYERS) as rig:
+        rig.inbox.ask("a", CHUNK)
+        rig.layer(0, rig.engine.start(rig.engine.next_run(), 1))
+        assert [step.layer for step in rig.engine.core.open] == [2]
+        given_up(rig)
+        with pytest.raises(RunOver):
+            rig.engine.wait_for_layer(1)
+
+
+def test_what_a_written_layer_entails_comes_before_what_follows_from_a_later_message(tmp_path, monkeypatch):
+    """Both are heard before the owner looks round: the save begins, and then the run ends."""
+    with opened(tmp_path / "pool", buffers=LAYERS) as rig:
+        core, order = rig.engine.core, []
+        for name in ("save", "end"):
+            real = getattr(rig.copies, name)
+            monkeypatch.setattr(rig.copies, name, lambda *arguments, name=name, real=real: (order.append(name), real(*arguments))[1])
+        rig.inbox.ask("a", CHUNK)
+        run = rig.engine.next_run()
+        rig.engine.start(run, 1)
+        rig.engine.wait_for_layer(0)
+
+        def both():
+            core.written(TransferId(run.nonce, 1, 1))
+            assert order == []
+            core.execute(core.receive(Abort("a", run.start.attempt, "enough")))
+
+        rig.engine.owner.ask(both)
+        assert order == ["save", "end"]
+        rig.engine.owner.ask(lambda: core.attended(TransferId(run.nonce, 1, 1)))
+        given_up(rig)
+    assert rig.stats["slots_free"] == rig.stats["slots"]
 
 
 def test_waiting_for_saves_waits_for_this_steps_saves(tmp_path):

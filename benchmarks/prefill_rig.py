@@ -1,0 +1,105 @@
+"""A PrefillEngine with its pool and a Decode process that takes what it publishes, for benchmarks: no model, and rows of any content."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import zmq
+
+from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import PoolCopies, extent_layout
+from tidegate.engine.prefill_engine import PrefillEngine, Run, layer_memory
+from tidegate.engine.prefill_link import DirectLink
+from tidegate.engine.slot_layout import plan_layout
+from tidegate.protocol.messages import TransferId
+from tidegate.protocol.topology import SlotPlan
+
+__all__ = ["Rig"]
+
+
+class NoCopies(PoolCopies):
+    """Saves that end where they would begin: what is left is the control plane."""
+
+    def save(self, step: TransferId, work: Work, on_end: Callable[[TransferId, Outcome], None]) -> None:
+        self._post(lambda: on_end(step, Outcome(True, True)))
+
+    def finish(self, run: int, chunk: int) -> None:
+        """Nothing was allocated."""
+
+
+class Rig:
+    """layers over `buffers` shared slots (None: each has its own); prompts of `chunks` chunks of `chunk_tokens` tokens.
+
+    copies: False for rows that are neither saved nor pulled.
+    """
+
+    def __init__(
+        self, *, layers: int, buffers: int | None, chunks: int, chunk_tokens: int, block_size: int, widths: dict[str, int], dtype: str,
+        copies: bool = True,
+    ) -> None:  # fmt: skip
+        self.layers, self.chunks, self.tokens = layers, chunks, chunks * chunk_tokens
+        own = frozenset(range(1, layers + 1)) if buffers is None else frozenset()
+        self.plan = SlotPlan.make(layers=layers, independent=own, buffers=buffers or 0)
+        slots = [self.plan.slot_of(layer) for layer in range(1, layers + 1)]
+        blocks = -(-self.tokens // block_size)
+        self.memory = layer_memory(plan_layout(slots, widths, dtype, blocks=blocks, block_size=block_size))
+        self.memory.bytes[:] = 1
+        self.engine = PrefillEngine(self.memory, plan=self.plan, chunk_tokens=chunk_tokens, on_crash=lambda error: print(repr(error)))
+        self.pool = LocalPool(extent_layout(self.memory.layout), extents=blocks)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        command = [sys.executable, str(Path(__file__).with_name("sink.py")), str(layers), str(block_size), str(self.tokens)]
+        self._decode = subprocess.Popen([*command, *([] if copies else ["--no-pull"])], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, bufsize=1)  # fmt: skip
+        assert self._decode.stdin is not None
+        assert self._decode.stdout is not None
+        self._in, self._out, self.decode_pid = self._decode.stdin, self._decode.stdout, self._decode.pid
+        kind = PoolCopies if copies else NoCopies
+        self.engine.attach(
+            copies=kind(self.pool, self.memory, span=self.engine.core.span, post=self.engine.owner.post),
+            links=DirectLink(self.engine.owner, self.context, int(self._out.readline()), self.engine.hello, self.engine.core),
+        )
+        self.engine.open()
+
+    def prefill(self, compute: Callable[[int, int], float] | None = None) -> float:
+        """One prompt; seconds from its first layer to the end of its last.
+
+        compute: (chunk, layer) -> seconds that the layer's work takes, a fifth of them before its rows are written.
+        """
+        self._in.write("\n")
+        run = self.engine.next_run()
+        assert run is not None
+        began = time.perf_counter()
+        for chunk in range(1, run.chunks + 1):
+            self._chunk(run, chunk, compute)
+        took = time.perf_counter() - began
+        if (said := self._out.readline().strip()) != "ok":
+            raise RuntimeError(said)
+        return took
+
+    def _chunk(self, run: Run, chunk: int, compute: Callable[[int, int], float] | None) -> None:
+        engine = self.engine
+        engine.start(run, chunk)
+        for layer in range(self.layers):
+            seconds = compute(chunk, layer) if compute else 0.0
+            engine.wait_for_layer(layer)
+            self._work(seconds / 5)
+            engine.kv_written(layer)
+            self._work(seconds * 4 / 5)
+            engine.layer_done(layer)
+
+    @staticmethod
+    def _work(seconds: float) -> None:
+        if seconds:
+            time.sleep(seconds)
+
+    def close(self) -> dict[str, float]:
+        stats = self.engine.close()
+        self._decode.communicate()
+        self.memory.close()
+        self.context.term()
+        return stats
