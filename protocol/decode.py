@@ -320,9 +320,10 @@ class DecodeSession(Session):
             effects.append(Completed(attempt))
         if FI.CanClose(dest, self.rank):
             dest = FI.Close(dest, self.rank)
-        open_ = frozenset(key[1:] for key, group in self.groups.items() if key[0] == attempt and not CG.CanQuiet(group))
-        if FI.CanDrained(dest, self.rank, open_):
-            dest = FI.Drained(dest, self.rank)
+        if FI.CanDrained(dest, self.rank, frozenset()):  # now it matters what may still land: all groups are looked at, so not before
+            open_ = frozenset(key[1:] for key, group in self.groups.items() if key[0] == attempt and not CG.CanQuiet(group))
+            if FI.CanDrained(dest, self.rank, open_):
+                dest = FI.Drained(dest, self.rank)
         if FI.CanReclaim(dest):
             dest = FI.Reclaim(dest)
             effects.append(Reclaimed(attempt))
