@@ -165,24 +165,26 @@ class DecodeEngine:
     def append(self, layer: int, tokens: Sequence[tuple[int, int]], rows: Mapping[str, Tensor]) -> None:
         """Steps 1 and 2: put the new rows of `layer` (from 0) where they are looked for.
 
-        tokens: (attempt, position) of each, at most one past the attempt's last in this layer; a position that is there already (the
-        prompt's last token, a draft that was refused) is written again, and it and all after it leave the hot buffer.
+        tokens: (attempt, position) of each, in the order of an attempt's positions, at most one past its last in this layer; a position
+        that is there already (the prompt's last token, a draft that was refused) is written again, and is the last one then.
         rows: kind -> [n, width] of its dtype, every kind.  Copied before it returns.  ValueError, with nothing written, for a position
         out of order or rows that do not fit; KeyError for an attempt that is not complete.
         """
-        readers = [(self._reader(attempt), position) for attempt, position in tokens]
+        places, lengths = [], dict[int, int]()
+        for attempt, position in tokens:
+            places.append(self._reader(attempt).place(layer, position, lengths.get(attempt)))
+            lengths[attempt] = position + 1
         if rows.keys() != self.memory.pages.keys():
             raise ValueError(f"rows of {sorted(rows)} are given, a token has {sorted(self.memory.pages)}")
         for name, part in rows.items():
             kind = self.memory.pages[name].kind
             if part.shape != (len(tokens), kind.width) or part.dtype != self.memory.pages[name].memory.dtype:
                 raise ValueError(f"{name} rows are {tuple(part.shape)} {part.dtype}: {(len(tokens), kind.width)} of {kind.dtype} are due")
-        places = torch.tensor([reader.place(layer, position) for reader, position in readers], dtype=torch.int64)
         for name, part in rows.items():
-            self.memory.pages[name].write(layer, places, part)
+            self.memory.pages[name].write(layer, torch.tensor(places, dtype=torch.int64), part)
             self.memory.hot.counts.bytes_appended += part.nbytes if self.memory.pages[name] in self.memory.main else 0
-        for reader, position in readers:
-            reader.wrote(layer, position)
+        for attempt, position in tokens:
+            self._reader(attempt).wrote(layer, position)
 
     def index_rows(self, layer: int, attempt: int, name: str = "index") -> Tensor:
         """Step 3 reads these: rows of all tokens of `attempt` in `layer` so far [tokens, width].

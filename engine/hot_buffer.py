@@ -45,19 +45,22 @@ class Reader:
         self.lengths, self.keep = [length] * layers, [self.capacity] * layers
         self.table, self._size = torch.tensor(self.blocks, dtype=torch.int64), block_size
 
-    def place(self, layer: int, position: int) -> int:
-        """The row number in the pool of the token at `position`, at most one past the last; ValueError elsewhere."""
-        if not 0 <= position <= self.lengths[layer] or position >= self.capacity:
+    def place(self, layer: int, position: int, length: int | None = None) -> int:
+        """The row number in the pool of the token at `position`, at most one past the last; ValueError elsewhere.
+
+        length: tokens that are there, or will be before it is written.
+        """
+        length = self.lengths[layer] if length is None else length
+        if not 0 <= position <= length or position >= self.capacity:
             raise ValueError(
-                f"attempt {self.attempt} layer {layer} position {position}: rows 0..{self.lengths[layer]} are there, and its blocks "
-                f"hold {self.capacity}"
+                f"attempt {self.attempt} layer {layer} position {position}: rows 0..{length} are there, and its blocks hold {self.capacity}"
             )
         return self.blocks[position // self._size] * self._size + position % self._size
 
     def wrote(self, layer: int, position: int) -> None:
-        """The row of `position` is written: hot copies of it, and of all after it, are stale."""
+        """The row of `position` is written: it is the last one now, and hot copies of it and of all that were after it are stale."""
         self.keep[layer] = min(self.keep[layer], position)
-        self.lengths[layer] = max(self.lengths[layer], position + 1)
+        self.lengths[layer] = position + 1
 
 
 class HotBuffers:

@@ -15,6 +15,7 @@ import zmq
 
 from tidegate.engine import control
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.faults import Injector
 from tidegate.engine.slot_layout import VERSION as LAYOUT_VERSION
 from tidegate.engine.slot_layout import Area, SlotLayout, layout_digest
 from tidegate.engine.slots import MemoryServer, SharedMemory
@@ -82,10 +83,12 @@ class Prefill:
 
 
 @contextmanager
-def both(layout: SlotLayout, kinds: Sequence[RowKind] = KINDS) -> Iterator[tuple[DecodeEngine, Prefill, threading.Event]]:
+def both(
+    layout: SlotLayout, kinds: Sequence[RowKind] = KINDS, *, faults: Injector | None = None
+) -> Iterator[tuple[DecodeEngine, Prefill, threading.Event]]:
     """(engine, its Prefill, set if the engine crashed)"""
     crashed = threading.Event()
-    engine = DecodeEngine(kinds, layers=3, blocks=9, block_size=BLOCK, rows=2, hot=4, resend_seconds=60,
+    engine = DecodeEngine(kinds, layers=3, blocks=9, block_size=BLOCK, rows=2, hot=4, resend_seconds=60, faults=faults,
                           on_crash=lambda error: crashed.set())  # fmt: skip
     for pages in engine.memory.pages.values():
         pages.memory.fill_(77)  # what nobody writes stays so: with `poison` what was failed would be filled again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +13,12 @@ import torch
 from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, Prefill, both, layout_of
 
 from tidegate.engine import hot_buffer
+from tidegate.engine.copying import Fault, Faults
+from tidegate.engine.decode_core import Told
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.faults import Injector
 from tidegate.engine.slots import SharedMemory
-from tidegate.protocol.messages import Abort, ReadDone, Start
+from tidegate.protocol.messages import Abort, ReadDone, ReadFailed, Start
 
 K_V = (RowKind("main.k", "bfloat16", 6), RowKind("main.v", "float32", 3), RowKind("index", "int8", 4), RowKind("scale", "float32", 1))
 SOURCE = (5, 2)
@@ -82,6 +87,21 @@ def test_the_seven_steps(kinds: tuple[RowKind, ...]) -> None:
             engine.select(0, [one], torch.tensor([[0]]))
         assert (engine.memory.free_rows, engine.memory.allocator.free) == (2, 9)
     assert engine.core.pulled == {kind.name: 2 * 3 * PROMPT * kind.row_bytes for kind in kinds}
+
+
+def test_drafts_come_in_order_and_those_refused_are_forgotten() -> None:
+    with ready() as (engine, prefill):
+        attempt = prefilled(engine, prefill)
+        engine.append(0, [(attempt, PROMPT), (attempt, PROMPT + 1)], {"main": torch.ones(2, 4), "index": torch.ones(2, 2)})
+        assert len(engine.index_rows(0, attempt)) == PROMPT + 2
+        engine.select(0, [attempt], torch.tensor([[PROMPT, PROMPT + 1, 0]]))
+        engine.append(0, [(attempt, PROMPT)], new_rows(KINDS, 2.0))
+        assert engine.index_rows(0, attempt)[PROMPT:].tolist() == [[2.0, 2.0]]
+        (hot,), rows, slots = engine.select(0, [attempt], torch.tensor([[PROMPT, PROMPT + 1, 0]]))
+        assert (int(slots[0, 1]), float(hot[rows[0], int(slots[0, 0]), 0])) == (-1, 2.0)
+        assert engine.memory.hot.counts.hits == 1
+        with pytest.raises(ValueError, match=r"position 8: rows 0\.\.7 are there"):
+            engine.append(0, [(attempt, PROMPT), (attempt, PROMPT + 2)], {"main": torch.ones(2, 4), "index": torch.ones(2, 2)})
 
 
 def test_rows_that_do_not_fit_are_refused_and_nothing_is_written() -> None:
@@ -154,6 +174,49 @@ def test_the_next_attempt_in_a_row_and_its_blocks_sees_nothing_of_the_last(monke
     monkeypatch.setattr(hot_buffer.Reader, "wrote", quietly)
     assert second(planted=False) == 4.0
     assert second(planted=True) == 3.0
+
+
+class Held(Injector):
+    """The first read is reported failed, and lands when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.go, self._first = threading.Event(), itertools.chain([True], itertools.repeat(False))
+
+    def copies(self) -> Faults:
+        return lambda kind, work: Fault("unknown", hold=self.go) if next(self._first) else None
+
+
+def overlapping() -> str:
+    """What becomes of the blocks of an attempt whose failed read is still to land, while another waits for them; "" if all is well."""
+    held = Held()
+    with both(layout_of({0: KINDS, 1: KINDS}), faults=held) as (engine, prefill, _):
+        second = [engine.admit(name, range(PROMPT), new_tokens=20) for name in ("first", "second")][1]
+        start = prefill.hear()
+        assert isinstance(start, Start)
+        prefill.say(prefill.ready(start, 1))
+        assert isinstance(prefill.hear(), ReadFailed)
+        engine.owner.ask(engine.core.admit)
+        if waited := engine.why(second) != "":
+            held.go.set()
+        assert isinstance(prefill.hear(), Start)  # of the second, which has its memory now
+        engine.memory.pages["main"].memory.fill_(55)
+        held.go.set()
+        engine.backend.close()  # waits for every copy
+        late = not engine.memory.pages["main"].memory.eq(55).all()
+        return " and ".join(["given away"] * (not waited) + ["overwritten"] * late)
+
+
+def test_blocks_come_back_only_when_nothing_can_land_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert overlapping() == ""
+    failed = Told.failed
+
+    def eagerly(self: Told, attempt: int, reason: str) -> None:
+        failed(self, attempt, reason)
+        self._core.memory.give_back(attempt)
+
+    monkeypatch.setattr(Told, "failed", eagerly)
+    assert overlapping() == "given away and overwritten"
 
 
 def test_an_engine_that_has_failed_says_why() -> None:

@@ -64,7 +64,7 @@ def check(hot, length, steps):
             position = min(step, lengths[layer], CAPACITY - 1)
             buffer.append(layer, position, torch.full((3,), 1000.0 + i))
             keep[layer] = min(keep[layer], position)
-            lengths[layer] = max(lengths[layer], position + 1)
+            lengths[layer] = position + 1
             marks[layer][position] = 1000.0 + i
             continue
         slots, missed, _, hits, evictions = oracle.step(step, lengths[layer], ATTEMPT, keep[layer])
