@@ -239,7 +239,7 @@ class DecodeEngine:
             "bytes_pulled_index": sum(size for name, size in pulled.items() if memory.pages[name] not in memory.main),
             "bytes_missed": counts.bytes_loaded, "bytes_appended": counts.bytes_appended, "hits": counts.hits, "misses": counts.misses,
             "evictions": counts.evictions, "refused": self.owner.refused, "places_free": memory.free_rows, "places": memory.rows,
-            "blocks_free": memory.allocator.free, "blocks": memory.allocator.blocks,
+            "blocks_free": memory.allocator.free, "blocks": memory.allocator.blocks, **memory.backing(),
         }  # fmt: skip
 
     def _end_all(self) -> None:

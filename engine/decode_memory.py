@@ -112,6 +112,12 @@ class DecodeMemory:
     def free_rows(self) -> int:
         return len(self._free_rows)
 
+    def backing(self) -> dict[str, float]:
+        """Bytes of the host pool, and how many of them are in huge pages and pinned, as of now."""
+        got = [memory.got for memory in self.host.values()]
+        return {"host_bytes": sum(one.size for one in got), "host_huge": sum(one.huge for one in got),
+                "host_pinned": sum(one.pinned for one in got)}  # fmt: skip
+
     def report(self) -> str:
         """What there is, and how the system backs it, for the start log."""
         size, blocks = self.allocator.block_size, self.allocator.blocks

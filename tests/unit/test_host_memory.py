@@ -171,6 +171,9 @@ def test_kinds_of_rows_that_there_are_not(kinds: tuple[RowKind, ...], why: str) 
 
 
 def test_the_start_log_says_what_there_is() -> None:
-    said = memory_of().report()
+    memory = memory_of()
+    assert memory.backing().keys() == {"host_bytes", "host_huge", "host_pinned"}
+    assert memory.backing()["host_bytes"] == 2 * 5 * 4 * KINDS[0].row_bytes  # the indexer cache is on the device
+    said = memory.report()
     assert said.startswith("host pool of 5 blocks of 4 tokens, 2 layers: main: 0.0 MiB, ")
     assert "indexer cache 0.0 MiB; hot buffers 0.0 MiB for 2 requests at once" in said
