@@ -80,11 +80,7 @@ class Admission:
             why = f"{self._config.max_waiting} prompts wait already: try again later"
             self._answer_failed(Active(ask, 0), Refused(503, why, again=True))
             return
-        try:
-            attempt = self._core.new_attempt(Wanted(ask.request, ask.prompt, ask.new_tokens))
-        except ValueError as error:
-            self._answer_failed(Active(ask, 0), Refused(400, str(error)))
-            return
+        attempt = self._core.new_attempt(Wanted(ask.request, ask.prompt, ask.new_tokens))
         self.active[attempt] = Active(ask, attempt)
         self._core.admit()
         if self._core.memory.waits(attempt):

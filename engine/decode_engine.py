@@ -69,10 +69,10 @@ class DecodeEngine:
     Prefill has; blocks of block_size tokens, for all requests together; rows: requests that may be here at once; hot: slots of a hot
     buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  pull_threads: copies at once; resend_seconds: after
     which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
-    listener: who is told in the engine's own thread; without one START goes to the Prefill that introduced itself, and failures to
-    `failed`.  say: told of progress, on_crash: of an error that ends the engine, both from the engine's own thread; every later call that
-    needs that thread raises RuntimeError with the reason.
+    say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
+    ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
+    Without `attach`, START goes to the Prefill that introduced itself, and failures to `failed`.
     Call `append`, `index_rows`, `select` and `finish` from one thread, the one that decodes; everything else from any.
     OSError where there is no memory, or the port is taken.
     """
@@ -96,13 +96,17 @@ class DecodeEngine:
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self.incarnation, self._recorder = secrets.randbits(62) + 1, recorder
-        self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            socket, self.port = control.bind(self._context, port)
+            self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
         trace_header(recorder, role="decode", rank=0, incarnation=self.incarnation, layers=layers)
         faults = faults or Injector(())
         self.backend = ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, incarnation=self.incarnation, observer=trace_observer(recorder))
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        socket, self.port = control.bind(self._context, port)
         peer = Peer(self.backend, self.memory, incarnation=self.incarnation)
         self.core = DecodeCore(
             session, self.memory, self.backend, peer, faults, socket=socket, resend_seconds=resend_seconds, say=say

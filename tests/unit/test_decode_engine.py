@@ -228,3 +228,14 @@ def test_an_engine_that_has_failed_says_why() -> None:
             time.sleep(0.01)
         with pytest.raises(RuntimeError, match="decode-session failed: list index out of range"):
             engine.admit("r", range(4), new_tokens=1)
+
+
+def test_an_engine_that_cannot_be_leaves_its_port_free() -> None:
+    huge = [RowKind("main", "float32", 1 << 50)]
+    with ready() as (engine, _):
+        taken = engine.port
+        with pytest.raises(OSError, match=f"port {taken} cannot be bound"):
+            DecodeEngine(huge, layers=1, blocks=1, block_size=1, rows=1, hot=1, port=taken)  # before there is memory to miss
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"a host pool of .* cannot be had"):
+            DecodeEngine(huge, layers=1, blocks=1, block_size=1, rows=1, hot=1, port=taken)
