@@ -1,4 +1,4 @@
-"""Who owns which blocks of the layer buffers: a run's tokens lie in the same blocks of every slot.
+"""Who owns which blocks: a run's tokens lie in the same blocks of every slot on Prefill, an attempt's in those of every layer on Decode.
 
 Rules: a run owns its blocks from `take` to `give_back`, and they never change in between, so a READY that is said again says the
 same; nobody owns a block twice; a run that finds no room waits, first come, first served, and the reason is known.  Which run may
@@ -15,12 +15,15 @@ __all__ = ["BlockAllocator"]
 
 
 class BlockAllocator:
-    """`blocks` blocks of `block_size` tokens, handed out to runs; those given back first are handed out first."""
+    """`blocks` blocks of `block_size` tokens, handed out to runs; those given back first are handed out first.
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    kind, side: what the owners are and where, for messages.
+    """
+
+    def __init__(self, blocks: int, block_size: int, *, kind: str = "run", side: str = "Prefill") -> None:
         if blocks < 1 or block_size < 1:
             raise ValueError(f"{blocks} blocks of {block_size} tokens: both start at 1")
-        self.blocks, self.block_size = blocks, block_size
+        self.blocks, self.block_size, self._kind, self._side = blocks, block_size, kind, side
         self._free = deque(range(blocks))
         self._owned: dict[int, tuple[int, ...]] = {}
         self._waiting: dict[int, int] = {}  # run -> tokens, first come first
@@ -39,17 +42,17 @@ class BlockAllocator:
         """
         if not self.can_ever_hold(tokens):
             raise ValueError(
-                f"run {run} has {tokens} tokens, all {self.blocks} blocks of {self.block_size} hold "
-                f"{self.blocks * self.block_size}: give Prefill more blocks, or shorter prompts"
+                f"{self._kind} {run} has {tokens} tokens, all {self.blocks} blocks of {self.block_size} hold "
+                f"{self.blocks * self.block_size}: give {self._side} more blocks, or shorter prompts"
             )
         if run in self._owned or run in self._waiting:
-            raise ValueError(f"run {run} has asked for its blocks already")
+            raise ValueError(f"{self._kind} {run} has asked for its blocks already")
         self._waiting[run] = tokens
 
-    def admitted(self) -> list[int]:
-        """The runs that get their blocks now: the first of those that wait, as long as there is room for it."""
+    def admitted(self, most: int | None = None) -> list[int]:
+        """The runs that get their blocks now, at most so many: the first of those that wait, as long as there is room for it."""
         got = []
-        for run, tokens in list(self._waiting.items()):
+        for run, tokens in list(self._waiting.items())[:most]:
             need = block_span(0, tokens, self.block_size)
             if need > len(self._free):
                 break  # a later, shorter run could overtake it for ever
@@ -71,12 +74,17 @@ class BlockAllocator:
         """The blocks of `run` that hold tokens [start, stop); KeyError for a run that has none."""
         return self._owned[run][start // self.block_size : -(-stop // self.block_size)]
 
+    def waits(self, run: int) -> bool:
+        """Has it asked, and got nothing yet?"""
+        return run in self._waiting
+
     def why(self, run: int) -> str:
         """What `run` waits for; "" if it does not."""
         if run not in self._waiting:
             return ""
         first = next(iter(self._waiting))
         need = block_span(0, self._waiting[first], self.block_size)
-        who = "it" if first == run else f"run {first}, which is before it,"
-        held = ", ".join(f"run {other}: {len(ids)}" for other, ids in self._owned.items())
-        return f"run {run} waits for blocks: {who} needs {need}, {len(self._free)} of {self.blocks} are free ({held or 'none is held'})"
+        who = "it" if first == run else f"{self._kind} {first}, which is before it,"
+        held = ", ".join(f"{self._kind} {other}: {len(ids)}" for other, ids in self._owned.items())
+        free = f"{len(self._free)} of {self.blocks} are free ({held or 'none is held'})"
+        return f"{self._kind} {run} waits for blocks: {who} needs {need}, {free}"

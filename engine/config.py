@@ -80,7 +80,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefill_faults: tuple[FaultSpec, ...] = ()
     decode_faults: tuple[FaultSpec, ...] = ()
     tags: bool = False
-    poison: bool = False  # fill Prefill's slots with NaN when they become free; for tests
+    poison: bool = False  # fill memory that is free, Prefill's slots and Decode's blocks and hot buffers, with NaN; for tests
 
     def model_config(self) -> ModelConfig:
         """ValueError for a shape, or for a checkpoint's config.json, that cannot be computed."""
@@ -149,16 +149,20 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.num_blocks or sum(-(-n // self.block_size) for n in sorted(lengths)[-self.concurrency :])
 
     @property
-    def request_bytes(self) -> int:
-        """Host memory that the longest request needs on Decode: its main KV in whole blocks, all layers."""
+    def block_bytes(self) -> int:
+        """Host memory of a block on Decode: main KV of all layers."""
         model = self.model_config()
-        blocks = -(-(self.max_tokens + self.new_tokens) // self.block_size)
-        return blocks * self.block_size * model.cache_layers * model.main_width * model.torch_dtype.itemsize
+        return self.block_size * model.cache_layers * model.main_width * model.torch_dtype.itemsize
 
     @property
-    def places(self) -> int:
-        """Requests that have a place on Decode at once: as many as may run, or as the host memory holds."""
-        return min(self.concurrency, int(self.host_memory_gib * GIB // self.request_bytes))
+    def request_blocks(self) -> int:
+        """Blocks that the longest request needs on Decode, prompt and new tokens."""
+        return -(-(self.max_tokens + self.new_tokens) // self.block_size)
+
+    @property
+    def decode_blocks(self) -> int:
+        """Blocks of Decode's pool: as many as may be needed at once, or as the host memory holds."""
+        return min(self.concurrency * self.request_blocks, int(self.host_memory_gib * GIB // self.block_bytes))
 
     @property
     def pool_objects(self) -> int:
@@ -208,7 +212,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return rules
 
     def _size_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
-        need, room = self.request_bytes, self.host_memory_gib * GIB
+        need, room = self.request_blocks * self.block_bytes, self.host_memory_gib * GIB
         longest, blocks = self.max_tokens + self.new_tokens, -(-self.max_tokens // self.block_size)
         objects = pool_objects(self.max_tokens, self.block_size, self.chunk)
         worst = max(t for r in self.requests for t in r.prompt)

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from tidegate.engine.copying import CopyWorkers, Faults, Job, OnOutcome, Outcome, Work, wait_for
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import SharedMemory
@@ -20,7 +22,7 @@ Columns = tuple[Offsets, Offsets, Offsets]  # destination, source, length
 
 
 class Part(NamedTuple):
-    """What a pull reads into one region: three columns of equal length, in bytes."""
+    """What a pull reads into one region: three columns of equal length, in bytes; destinations count from the region's buffer."""
 
     region: str
     source: Sequence[int] | Offsets
@@ -31,8 +33,12 @@ class Part(NamedTuple):
 class PullBackend(Protocol):
     """One way of reading a peer's memory."""
 
-    def register(self, region: str, buffer: Any) -> None:
-        """Make `buffer` a destination; before any address of it is advertised."""
+    def register(self, region: str, buffer: Any, spans: Offsets | None = None, memory: str = "") -> None:
+        """Make `buffer` a destination; before any address of it is advertised.
+
+        spans: int64 [n, 2], the only bytes [first, stop) of it that may be written, in order and apart; all if left out.
+        memory: what the buffer is called in the trace, where several regions lie in one; `region` if left out.
+        """
 
     def submit(self, peer: str, parts: Sequence[Part], work: Work, on_outcome: OnOutcome) -> None:
         """Begin a pull; outcomes follow on another thread until one is `stopped`."""
@@ -44,22 +50,48 @@ class PullBackend(Protocol):
         """Wait for every pull to end."""
 
 
+class Region(NamedTuple):
+    """A registered destination.  spans: as `register` says; memory: its buffer's name in the trace."""
+
+    buffer: Bytes
+    spans: Offsets | None
+    memory: str
+
+    def check(self, destination: Offsets, length: Offsets) -> None:
+        """ValueError, naming the first, for a range that is not wholly in one span; ranges are inside the buffer already."""
+        if self.spans is None:
+            return
+        first, stop = self.spans.T
+        which = np.searchsorted(first, destination, "right") - 1
+        bad = (which < 0) | (destination + length > stop[which]) if len(first) else np.ones(len(destination), bool)
+        if (bad & (length > 0)).any():
+            i = int((bad & (length > 0)).argmax())
+            raise ValueError(
+                f"range {i} (destination {destination[i]}, length {length[i]}) leaves the {int((stop - first).sum())} bytes that are "
+                f"registered, in {len(first)} places: nothing was copied"
+            )
+
+
 class ShmPull:
     """PullBackend over `SharedMemory`."""
 
     def __init__(self, *, threads: int = 1, recorder: Recording = NULL, faults: Faults | None = None) -> None:
         self._workers = CopyWorkers("pull", threads=threads, recorder=recorder, faults=faults)
         self._lock = threading.Lock()
-        self._regions: dict[str, Bytes] = {}
+        self._regions: dict[str, Region] = {}
         self._peers: dict[str, SharedMemory] = {}
 
-    def register(self, region: str, buffer: Any) -> None:
-        """ValueError for a name in use, and for memory that is not contiguous or not writable."""
+    def register(self, region: str, buffer: Any, spans: Offsets | None = None, memory: str = "") -> None:
+        """ValueError for a name in use, for memory that is not contiguous or not writable, and for spans that are not in it."""
         view = as_bytes(buffer, writable=True)
+        if spans is not None:
+            ends = np.concatenate(([0], spans.reshape(-1), [view.size]))
+            if spans.shape != (len(spans), 2) or (np.diff(ends) < 0).any():
+                raise ValueError(f"region {region!r}: its spans are not [n, 2] bytes of a buffer of {view.size}, in order and apart")
         with self._lock:
             if region in self._regions:
                 raise ValueError(f"region {region!r} is registered: unregister it first")
-            self._regions[region] = view
+            self._regions[region] = Region(view, spans, memory or region)
 
     def unregister(self, region: str) -> None:
         """Refuse new pulls into `region`; those that began go on (wait for their end before the memory is given
@@ -93,7 +125,7 @@ class ShmPull:
     def close(self) -> None:
         self._workers.close()
 
-    def _checked(self, peer: str, parts: Sequence[Part]) -> tuple[Bytes, list[Bytes], list[Columns]]:
+    def _checked(self, peer: str, parts: Sequence[Part]) -> tuple[Bytes, list[Region], list[Columns]]:
         """The peer's memory, and of each part the region and its columns, every range inside both."""
         with self._lock:
             if peer not in self._peers:
@@ -101,18 +133,20 @@ class ShmPull:
             source = self._peers[peer].bytes
             if missing := sorted({part.region for part in parts} - self._regions.keys()):
                 raise ValueError(f"region {missing[0]!r} is not registered: there are {sorted(self._regions)}")
-            targets = [self._regions[part.region] for part in parts]
+            regions = [self._regions[part.region] for part in parts]
         columns = []
-        for part, target in zip(parts, targets, strict=True):
+        for part, region in zip(parts, regions, strict=True):
             try:
-                refuse_shared(target, source)
-                columns.append(checked_ranges(target.size, source.size, part.destination, part.source, part.length))
+                refuse_shared(region.buffer, source)
+                columns.append(checked_ranges(region.buffer.size, source.size, part.destination, part.source, part.length))
+                region.check(columns[-1][0], columns[-1][2])
             except ValueError as error:
                 raise ValueError(f"region {part.region!r}: {error}") from error
-        return source, targets, columns
+        return source, regions, columns
 
     def _job(self, peer: str, parts: Sequence[Part], work: Work) -> Job:
-        source, targets, columns = self._checked(peer, parts)
+        source, regions, columns = self._checked(peer, parts)
+        targets = [region.buffer for region in regions]
 
         def copy() -> tuple[int, int]:
             copies = [copy_checked(target, source, *column) for target, column in zip(targets, columns, strict=True)]
@@ -130,6 +164,6 @@ class ShmPull:
         fields: dict[str, Any] = {"peer": peer}
         ranges: list[tuple[int, int, int]] = []
         if self._workers.recorder.enabled:  # a line for each block takes longer than to copy some
-            fields["regions"] = [part.region for part in parts for _ in part.length]
+            fields["regions"] = [region.memory for region, (_, _, n) in zip(regions, columns, strict=True) for _ in n]
             ranges = [(s, d, n) for column in columns for d, s, n in zip(*(x.tolist() for x in column), strict=True)]
         return Job("read", work, ranges, read, landed, copy, fields)

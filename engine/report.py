@@ -93,6 +93,8 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
     return [
         ("layer buffers", f"{int(p['slots'])} for {layers} layers; by the formula I + min(B, R) = {buffers}"),
         ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / layers:.0%} of one buffer a layer"),
+        ("host pool of Decode", f"{d['host_bytes'] / 1e6:.2f} MB in {int(d['blocks'])} blocks; "
+                                f"{d['host_huge'] / 1e6:.2f} MB of it in huge pages, {d['host_pinned'] / 1e6:.2f} MB pinned"),
         ("saved to the pool", f"{p['bytes_saved'] / 1e6:.2f} MB"),
         ("loaded from the pool", f"{p['bytes_loaded'] / 1e6:.2f} MB"),
         ("reused from earlier prompts", f"{p['bytes_reused'] / 1e6:.2f} MB, {int(p['tokens_reused'])} tokens not computed again"),
@@ -106,4 +108,4 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("of loads and saves, hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
         ("messages refused", f"{int(p['refused'] + d['refused'])}"),
         ("wall time of the three processes", f"{result.seconds:.1f} s"),
-    ]
+    ]  # fmt: skip

@@ -31,6 +31,8 @@ def config(dtype: str = "bfloat16", **changes: Any) -> RunConfig:
 
 def run(c: RunConfig, **options: Any) -> tuple[PairResult, list[Comparison]]:
     result = run_pair(c, timeout=60, **options)
+    decode = result.stats["decode"]
+    assert decode["blocks_free"] == decode["blocks"] == c.decode_blocks, f"{decode['blocks_free']} of {c.decode_blocks} blocks came back"
     return result, compare(c, result)
 
 

@@ -31,6 +31,23 @@ def test_runs_wait_for_blocks_and_get_scattered_ones(tmp_path: Path) -> None:
     assert check(tmp_path).attempts == len(LENGTHS)
 
 
+def test_requests_wait_for_blocks_on_decode_and_get_scattered_ones(tmp_path: Path) -> None:
+    """14 blocks for requests of 5, 10, 2, 1 and 9; what nobody wrote, and what was given back, is NaN."""
+    said: list[str] = []
+    requests = tuple(Request(f"r{n}", tuple(TEXT[n : n + length])) for n, length in enumerate(LENGTHS))
+    room = 14.5 * small(requests=requests).block_bytes / 2**30
+    c = small(requests=requests, concurrency=5, host_memory_gib=room, trace=str(tmp_path), deadline_seconds=60.0)
+    assert c.decode_blocks == 14
+    _, compared = run(c, on_line=lambda role, line: said.append(line.text))
+    assert all(one.equal for one in compared), compared
+    assert any("decode: host pool of 14 blocks of 16 tokens, 7 layers: main: " in text for text in said), said
+    assert any("waits for blocks: it needs 10, 9 of 14 are free" in text for text in said), said
+    reads = [x for x in read_lines(tmp_path / "decode-0.jsonl") if x["kind"] == "read_begin"]
+    offsets = [[to for _, to, _ in x["ranges"][: len(x["ranges"]) // 2]] for x in reads]
+    assert any(two < one for ranges in offsets for one, two in itertools.pairwise(ranges)), "no request has scattered blocks"
+    assert check(tmp_path).attempts == len(LENGTHS)
+
+
 FOREIGN = """
 import msgspec
 from tidegate.engine import prefill_worker

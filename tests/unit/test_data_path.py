@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from tidegate.engine.copying import Fault, Work
-from tidegate.engine.hot_buffer import HotRows, SparseKV
+from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.decode_kv import AttemptKV
+from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.model import Model, ModelConfig, greedy, reference_generate
 from tidegate.engine.pool_keys import chain_keys, root_key
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_copies import extent_layout
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.recorder import Recorder, read_lines
-from tidegate.engine.row_pool import RowPool
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import SharedMemory
 
@@ -41,13 +42,14 @@ class Path:
 
     def __init__(self, folder, recorder, wait, faults, overwritten):
         self.memory = SharedMemory.allocate(plan_layout(SLOT_OF_LAYER, AREAS, "bfloat16", blocks=1, block_size=len(PROMPT)))
-        self.pools = {name: RowPool(1, 4, len(PROMPT) + NEW, width, torch.bfloat16) for name, width in AREAS.items()}
-        self.places = {name: pool.claim() for name, pool in self.pools.items()}
+        kinds = [RowKind(name, "bfloat16", width) for name, width in AREAS.items()]
+        self.decode = DecodeEngine(kinds, layers=4, blocks=9, block_size=16, rows=1, hot=16, poison=True)
+        self.blocks = (3, 0, 7, 1, 8)
         self.store = LocalPool(extent_layout(self.memory.layout), 3, folder=folder, recorder=recorder, faults=faults)
         self.backend = ShmPull(recorder=recorder, faults=faults)
         self.backend.connect("p0", self.memory)
-        for name, pool in self.pools.items():
-            self.backend.register(name, pool.memory)
+        for name, pages in self.decode.memory.pages.items():
+            self.backend.register(name, pages.memory, pages.spans(self.blocks))
         self.wait, self.open, self.epoch = wait, {0: [], 1: []}, 0
         self.overwritten = overwritten  # set once layer 2 has taken the slot of layer 0
 
@@ -87,9 +89,11 @@ class Path:
         for name in AREAS:
             area = self.memory.layout.area(SLOT_OF_LAYER[layer], name)
             [(source, size)] = self.memory.layout.token_ranges(area, [0], self.start, self.end)
-            target, same = self.places[name].byte_range(layer, self.start, self.end - self.start)
-            assert size == same
-            parts.append(Part(name, [source], [target], [size]))
+            to = self.decode.memory.pages[name].ranges(layer, self.blocks, self.start, self.end)
+            sizes = [length for _, length in to]
+            assert size == sum(sizes)
+            sources = [source + sum(sizes[:n]) for n in range(len(sizes))]
+            parts.append(Part(name, sources, [at for at, _ in to], sizes))
         read = self.finished(lambda done: self.backend.submit("p0", parts, self.work, done))
         self.open[SLOT_OF_LAYER[layer]] += [("save", save), ("read", read)]
 
@@ -122,11 +126,13 @@ def tokens(folder, recorder, wait=("save", "read"), faults=None, overwritten=Non
         model.prefill_chunk(PROMPT[start : start + CHUNK], start, path)
         path.end_chunk()
     path.close()
-    hot = HotRows(1, 4, 16, CONFIG.main_width, torch.bfloat16)
-    kv, token, got = SparseKV(path.places["main"], path.places["index"], len(PROMPT), hot, 1), PROMPT[-1], []
+    path.decode.core.readers[1] = Reader(1, 0, path.blocks, len(PROMPT), layers=4, block_size=16)
+    kv, token, got = AttemptKV(path.decode, 1), PROMPT[-1], []
     for position in range(len(PROMPT) - 1, len(PROMPT) - 1 + NEW):
         token = greedy(model.decode_step([(token, position, kv)]))[0]
         got.append(token)
+    path.decode.open()
+    path.decode.close()
     want = reference_generate(model, PROMPT, CHUNK, NEW)[0]
     torch.set_num_threads(before)
     return got, want

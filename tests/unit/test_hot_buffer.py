@@ -1,5 +1,5 @@
-"""A hot buffer equals a plain oracle slot by slot and its pool row by row, decode over it equals the resident run bit by bit,
-places are released once.
+"""Hot buffers equal a plain oracle slot by slot and their paged pool row by row, whatever blocks an attempt has; decode over them equals
+the resident run bit by bit, with NaN wherever nobody wrote.
 """
 
 import pytest
@@ -8,41 +8,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_oracle import Oracle
 
-from tidegate.engine import hot_buffer, row_pool
-from tidegate.engine.hot_buffer import Counts, HotBuffer, HotRows, SparseKV
+from tidegate.engine import hot_buffer
+from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.decode_kv import AttemptKV
+from tidegate.engine.hot_buffer import HotBuffers, Reader
 from tidegate.engine.model import Model, ModelConfig, ResidentKV, greedy, reference_generate
 from tidegate.engine.model.reference import reference_prefill
-from tidegate.engine.row_pool import RowPool
+from tidegate.engine.paged_rows import PagedRows
 
-CAPACITY, ROW, ATTEMPT = 24, 1, 7
+CAPACITY, ROW, ATTEMPT, BLOCK = 24, 1, 7, 4
+BLOCKS = (8, 3, 12, 0, 9, 5)  # of a pool of 13; the others are NaN
+KIND = RowKind("main", "float32", 3)
 
 
-def filled(hot, length, counts=None):
-    """A hot buffer of two layers whose rows say which layer and position they are."""
-    pool = RowPool(2, 2, CAPACITY, 3, torch.float32)
-    place = pool.claim()
-    for layer in range(2):
-        place.rows[layer] = (torch.arange(CAPACITY) + 100.0 * layer)[:, None]
-    buffer = HotBuffer(place, HotRows(2, 2, hot, 3, torch.float32), ROW, ATTEMPT, counts)
-    buffer.extend(length)
-    return buffer
+class Rig:
+    """Hot buffers of two layers and two rows over rows that say which layer and position they are."""
+
+    def __init__(self, hot, length, *, blocks=BLOCKS, attempt=ATTEMPT):
+        self.pool = PagedRows(KIND, torch.full((2, 13, BLOCK, 3), float("nan")))
+        for layer in range(2):
+            for number, block in enumerate(blocks):
+                self.pool.memory[layer, block] = (torch.arange(BLOCK) + BLOCK * number + 100.0 * layer)[:, None]
+        self.buffers = HotBuffers([self.pool], rows=2, hot=hot, poison=True)
+        self.reader = Reader(attempt, ROW, blocks, length, layers=2, block_size=BLOCK)
+
+    @property
+    def counts(self):
+        return self.buffers.counts
+
+    def rows(self, layer):
+        return self.buffers.memory[0][layer, ROW]
+
+    def append(self, layer, position, row):
+        self.pool.write(layer, torch.tensor([self.reader.place(layer, position)]), row[None])
+        self.reader.wrote(layer, position)
+
+    def resolve(self, layer, positions):
+        step = self.buffers.look_up(layer, [self.reader], positions[None])
+        self.buffers.fetch(layer, [self.reader], step)
+        return step.slots[0]
+
+    def fetch(self, layer, positions):
+        slots = self.resolve(layer, positions)
+        return torch.where((slots < 0)[:, None], 0.0, self.rows(layer)[slots.clamp_min(0).long()])
 
 
 def check(hot, length, steps):
     """Run `steps` (positions to fetch, or one position to append) against the oracle, layer 1 a step behind layer 0."""
-    counts = Counts()
-    buffer, oracles, lengths, marks = filled(hot, length, counts), [Oracle(hot), Oracle(hot)], [length, length], [{}, {}]
+    buffer, oracles, lengths, marks = Rig(hot, length), [Oracle(hot), Oracle(hot)], [length, length], [{}, {}]
     schedule = [(layer, i) for i in range(len(steps) + 1) for layer in (0, 1) if 0 <= i - layer < len(steps)]
-    appended, totals, keep = 0, [0, 0, 0], [CAPACITY, CAPACITY]
+    totals, keep = [0, 0, 0], [CAPACITY, CAPACITY]
     for layer, i in schedule:
         step, oracle = steps[i - layer], oracles[layer]
         if isinstance(step, int):
             position = min(step, lengths[layer], CAPACITY - 1)
             buffer.append(layer, position, torch.full((3,), 1000.0 + i))
             keep[layer] = min(keep[layer], position)
-            lengths[layer] = max(lengths[layer], position + 1)
+            lengths[layer] = position + 1
             marks[layer][position] = 1000.0 + i
-            appended += 1
             continue
         slots, missed, _, hits, evictions = oracle.step(step, lengths[layer], ATTEMPT, keep[layer])
         keep[layer] = CAPACITY
@@ -55,10 +78,10 @@ def check(hot, length, steps):
         totals[0] += oracle.step(step, lengths[layer], ATTEMPT, CAPACITY)[3]
         want = [marks[layer].get(p, p + 100.0 * layer) if 0 <= p < lengths[layer] else 0.0 for p in step]
         assert rows[:, 2].tolist() == want
+    counts = buffer.counts
     assert [counts.hits, counts.misses, counts.evictions] == totals
     assert counts.bytes_loaded == 12 * counts.misses
-    assert counts.bytes_appended == 12 * appended
-    assert buffer._hot.memory[:, 1 - ROW].isnan().all()  # the other row is somebody else's
+    assert buffer.buffers.memory[0][:, 1 - ROW].isnan().all()  # the other row is somebody else's
 
 
 TOP_K = st.lists(st.integers(-2, CAPACITY + 2), max_size=9)
@@ -115,18 +138,27 @@ def test_the_oracle_sees_a_planted_bug(monkeypatch, plant):
 
 def test_the_next_attempt_in_a_row_begins_empty():
     """With hot rows taken for its own it would read the last one's: the same positions, other bytes."""
-    hot, pool = HotRows(1, 1, 4, 3, torch.float32), RowPool(1, 1, CAPACITY, 3, torch.float32)
-    place, seen = pool.claim(), []
-    for attempt in (5, 6):
-        place.rows[:] = attempt
-        buffer = HotBuffer(place, hot, 0, attempt)
-        buffer.extend(8)
-        seen.append(buffer.fetch(0, torch.tensor([3, 1])).clone())
-    assert [rows.unique().tolist() for rows in seen] == [[5.0], [6.0]]
+    rig, seen = Rig(4, 8), []
+    for attempt in (5, 6, 6):
+        rig.pool.memory[:] = attempt + len(seen)
+        rig.reader = Reader(attempt, ROW, BLOCKS, 8, layers=2, block_size=BLOCK)
+        seen.append(rig.fetch(0, torch.tensor([3, 1])))
+    assert [rows.unique().tolist() for rows in seen] == [[5.0], [7.0], [7.0]]  # the last is the same attempt: its rows are still hot
+
+
+def test_readers_of_one_step_read_their_own_blocks():
+    rig = Rig(4, 8)
+    other = Reader(8, 0, (7,), 3, layers=2, block_size=BLOCK)
+    rig.pool.memory[1, 7] = torch.tensor([70.0, 71.0, 72.0, 73.0])[:, None]
+    step = rig.buffers.look_up(1, [rig.reader, other], torch.tensor([[7, 0, -1], [2, 3, 0]]))
+    rig.buffers.fetch(1, [rig.reader, other], step)
+    assert step.slots.tolist() == [[0, 1, -1], [0, -1, 1]]  # position 3 of the other is not written yet
+    assert rig.buffers.memory[0][1, ROW, :2, 0].tolist() == [107.0, 100.0]
+    assert rig.buffers.memory[0][1, 0, :2, 0].tolist() == [72.0, 70.0]
 
 
 def test_only_missing_rows_are_copied(monkeypatch):
-    buffer, loaded, fetch = filled(4, 10), [], hot_buffer.RowPath.copy_misses
+    buffer, loaded, fetch = Rig(4, 10), [], hot_buffer.RowPath.copy_misses
 
     def watched(path, step, *rest):
         loaded.append(step.miss_positions[0, : step.misses[0]].tolist())
@@ -142,7 +174,7 @@ def test_only_missing_rows_are_copied(monkeypatch):
 
 
 def test_more_rows_than_fit_are_refused_and_change_nothing():
-    buffer = filled(3, 10)
+    buffer = Rig(3, 10)
     buffer.resolve(0, torch.tensor([1, 2]))
     with pytest.raises(ValueError, match="4 distinct positions of a hot buffer of 3"):
         buffer.resolve(0, torch.tensor([1, 2, 3, 4]))
@@ -151,57 +183,20 @@ def test_more_rows_than_fit_are_refused_and_change_nothing():
 
 
 def test_hot_rows_that_cannot_be():
-    with pytest.raises(ValueError, match="0 slots, width 3: each must be at least 1"):
-        HotRows(1, 2, 0, 3, torch.float32)
-    with pytest.raises(ValueError, match=r"a place of 2 layers, width 3, over hot buffers of shape \(2, 1, 4, 5\)"):
-        HotBuffer(RowPool(1, 2, CAPACITY, 3, torch.float32).claim(), HotRows(1, 2, 4, 5, torch.float32), 0, 1)
+    with pytest.raises(ValueError, match="0 slots: each must be at least 1"):
+        HotBuffers([Rig(1, 1).pool], rows=1, hot=0)
 
 
-def test_rows_come_in_order_and_not_past_the_place():
-    buffer = filled(3, 10)
+def test_rows_come_in_order_and_not_past_the_blocks():
+    buffer = Rig(3, 10)
     for position in (11, -1):
-        with pytest.raises(ValueError, match=rf"position {position}: rows 0\.\.10 are there"):
+        with pytest.raises(ValueError, match=rf"attempt 7 layer 0 position {position}: rows 0\.\.10 are there"):
             buffer.append(0, position, torch.zeros(3))
-    buffer.extend(CAPACITY)
-    with pytest.raises(ValueError, match="place holds 24"):
+    buffer = Rig(3, CAPACITY)
+    with pytest.raises(ValueError, match="its blocks hold 24"):
         buffer.append(0, CAPACITY, torch.zeros(3))
-    for length in (CAPACITY - 1, CAPACITY + 1):
-        with pytest.raises(ValueError, match="it is 24 now"):
-            buffer.extend(length)
-    with pytest.raises(ValueError, match=r"goes to row 24: the destination has rows 0..24"):
-        buffer.place.append(0, CAPACITY, torch.zeros(3))
-
-
-# --- places
-
-
-def test_places_are_apart_and_released_once():
-    pool = RowPool(3, 2, 5, 4, torch.bfloat16)
-    one, two, three = (pool.claim() for _ in range(3))
-    assert pool.claim() is None
-    for place in (one, two, three):
-        pool.poison(place)
-        assert place.rows.isnan().all()
-    flat = pool.memory.reshape(-1).view(torch.uint8)
-    offset, length = two.byte_range(1, 2, 3)
-    flat[offset : offset + length] = 0
-    assert (two.rows[1, 2:] == 0).all()
-    assert pool.memory.isnan().sum() == pool.memory.numel() - 12
-    pool.release(two)
-    with pytest.raises(ValueError, match="released once"):
-        pool.release(two)
-    with pytest.raises(ValueError, match="released once"):
-        pool.release(RowPool(1, 1, 1, 1, torch.int8).claim())
-    assert pool.claim().number == two.number
-    for layer, first, count in ((2, 0, 1), (-1, 0, 1), (0, 3, 3), (0, -1, 1), (0, 0, -1)):
-        with pytest.raises(ValueError, match="a place has 2 layers of 5"):
-            one.byte_range(layer, first, count)
-
-
-def test_byte_ranges_beyond_32_bits():
-    place = object.__new__(row_pool.Place)
-    place.number, place.rows = 40, torch.empty(61, 131072, 576, dtype=torch.bfloat16, device="meta")
-    assert place.byte_range(60, 131071, 1) == (((40 * 61 + 60) * 131072 + 131071) * 1152, 1152)
+    with pytest.raises(ValueError, match="has 25 tokens, its 6 blocks of 4 hold 24"):
+        Reader(1, 0, BLOCKS, CAPACITY + 1, layers=2, block_size=BLOCK)
 
 
 # --- decode
@@ -227,30 +222,49 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def complete(engine, prompt, rows, new_tokens):
+    """An attempt whose rows are put where a pull would have put them."""
+    attempt = engine.admit("r", prompt, new_tokens=new_tokens)
+    engine.owner.ask(lambda: None)  # it has its memory now
+    one, n = engine.memory.owned[attempt], len(prompt)
+    for pages, resident in zip(engine.memory.pages.values(), rows, strict=True):
+        assert pages.memory[:, list(one.blocks)].isnan().all()
+        for layer in range(engine.memory.layers):
+            for token in range(n):
+                pages.memory[layer, one.blocks[token // 16], token % 16] = resident[layer, token]
+    engine.core.readers[attempt] = Reader(attempt, one.row, one.blocks, n, layers=engine.memory.layers, block_size=16)
+    return attempt
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("hot", "n"), [(12, 90), (17, 90), (120, 90), (12, 5)])
 def test_decode_from_the_hot_buffer_gives_the_resident_tokens(hot, n):
     model = Model.random(SMALL, 3)
     prompts = [torch.randint(0, 256, (n + 3 * i,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
-    mains, indices = (RowPool(3, 3, 120, width, torch.bfloat16) for width in (SMALL.main_width, SMALL.index_width))
-    counts, requests, rows = Counts(), [], HotRows(3, 3, hot, SMALL.main_width, torch.bfloat16)
-    for attempt, prompt in enumerate(prompts, 1):
-        resident, main, index = ResidentKV(SMALL, 120), mains.claim(), indices.claim()
-        reference_prefill(model, prompt, 32, resident)
-        mains.poison(main)
-        indices.poison(index)
-        main.rows[:, : len(prompt)], index.rows[:, : len(prompt)] = (
-            x[:, : len(prompt)] for x in (resident.main, resident.index)
-        )
-        requests.append((prompt[-1], len(prompt) - 1, SparseKV(main, index, len(prompt), rows, attempt, counts)))
-    tokens, logits = [], []
-    for _ in range(8):
-        logits.append(model.decode_step(requests))
-        tokens.append(greedy(logits[-1]))
-        requests = [(token, position + 1, kv) for token, (_, position, kv) in zip(tokens[-1], requests, strict=True)]
+    kinds = [RowKind("main", "bfloat16", SMALL.main_width), RowKind("index", "bfloat16", SMALL.index_width)]
+    engine = DecodeEngine(kinds, layers=3, blocks=24, block_size=16, rows=3, hot=hot, poison=True)
+    engine.open()
+    try:
+        gone = [engine.admit("gone", [1] * size, new_tokens=0) for size in (17, 40)]  # so that blocks do not lie in a row
+        for attempt in gone:
+            engine.abort(attempt, "made room")
+        requests = []
+        for prompt in prompts:
+            resident = ResidentKV(SMALL, 120)
+            reference_prefill(model, prompt, 32, resident)
+            attempt = complete(engine, prompt, (resident.main, resident.index), 8)
+            requests.append((prompt[-1], len(prompt) - 1, AttemptKV(engine, attempt)))
+        tokens, logits = [], []
+        for _ in range(8):
+            logits.append(model.decode_step(requests))
+            tokens.append(greedy(logits[-1]))
+            requests = [(token, position + 1, kv) for token, (_, position, kv) in zip(tokens[-1], requests, strict=True)]
+    finally:
+        stats = engine.close()
     for i, prompt in enumerate(prompts):
         want, want_logits = reference_generate(model, prompt, 32, 8)
         assert [step[i] for step in tokens] == want
         assert torch.equal(torch.stack(logits)[:, i], want_logits)
-    assert counts.hits + counts.misses == sum(min(12, len(prompt) + i) for prompt in prompts for i in range(8)) * 3
-    assert (counts.evictions > 0) == (hot < 120)
+    assert stats["hits"] + stats["misses"] == sum(min(12, len(prompt) + i) for prompt in prompts for i in range(8)) * 3
+    assert (stats["evictions"] > 0) == (hot < 120)
+    assert stats["bytes_appended"] == 3 * 8 * 3 * SMALL.main_width * 2

@@ -10,21 +10,21 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 import zmq
 
 from tidegate.engine import control
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.copying import Work
+from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer
 from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
+from tidegate.engine.paged_rows import RowKind
 from tidegate.engine.pull_shm import ShmPull
-from tidegate.engine.row_pool import RowPool
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Ready, TransferId
+from tidegate.protocol.messages import VERSION
 
 
 class Bench:
@@ -140,15 +140,19 @@ def test_a_handshake_that_is_none_is_refused(parse: Callable[[bytes], Any], data
         parse(data)
 
 
-DTYPE = torch.float32
 LAYOUT = plan_layout([0, 1, 0], {"main": 4, "index": 2}, "float32", blocks=6, block_size=4)
+
+
+def own_memory(layers: int = 3, block_size: int = 4) -> DecodeMemory:
+    kinds = [RowKind("main", "float32", 4), RowKind("index", "float32", 2)]
+    return DecodeMemory(kinds, layers=layers, blocks=7, block_size=block_size, rows=2, hot=4)
 
 
 @pytest.fixture
 def peer() -> Iterator[tuple[Peer, control.Hello]]:
     memory, backend = SharedMemory.allocate(LAYOUT), ShmPull()
     server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}")
-    peer = Peer(backend, incarnation=3, layers=3, block_size=4)
+    peer = Peer(backend, own_memory(), incarnation=3)
     yield peer, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
     server.close()
     backend.close()
@@ -177,43 +181,8 @@ def test_a_peer_is_met_once_and_told_what_is_mapped(peer: tuple[Peer, control.He
 ])  # fmt: skip
 def test_a_peer_of_another_shape_is_refused(peer: tuple[Peer, control.Hello], layers: int, block_size: int, why: str) -> None:
     _, hello = peer
-    other = Peer(ShmPull(), incarnation=3, layers=layers, block_size=block_size)
+    other = Peer(ShmPull(), own_memory(layers, block_size), incarnation=3)
     assert why in other.meet(b"a", hello).refused
-
-
-GOOD = Ready("r", 5, TransferId(1, 1, 2), 1, 1, 11, 0, 6, True, (5, 2))
-
-
-def test_ready_is_compared_with_layout_and_destination(peer: tuple[Peer, control.Hello]) -> None:
-    met, hello = peer
-    pools = {"main": RowPool(2, 3, 10, 4, DTYPE), "index": RowPool(2, 3, 10, 2, DTYPE)}
-    places = {name: place for name, pool in pools.items() if (place := pool.claim()) is not None}
-    with pytest.raises(ValueError, match="incarnation"):
-        met.parts(GOOD, places, 6)
-    met.meet(b"a", hello)
-    main, index = met.parts(GOOD, places, 6)
-    at = LAYOUT.area(1, "main").offset
-    assert (main.source, main.destination, main.length) == ([at + 5 * 64, at + 2 * 64], [160, 160 + 64], [4 * 16, 2 * 16])
-    assert index.length == [4 * 8, 2 * 8]
-    later = msgspec.structs.replace(GOOD, start=3, stop=5)
-    main, _ = met.parts(later, places, 6)
-    assert (main.source, main.destination, main.length) == ([at + 5 * 64 + 48, at + 2 * 64], [160 + 48, 160 + 64], [16, 16])
-    wrong = {"slot": 0, "incarnation": 12, "start": 6, "stop": 7}
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=r"announced|incarnation"):
-            met.parts(msgspec.structs.replace(GOOD, **{name: value}), places, 6)
-    with pytest.raises(ValueError, match="announced"):
-        met.parts(msgspec.structs.replace(GOOD, start=-1), places, 6)
-    for blocks, why in (((5, 6), r"block 6 is outside Prefill's blocks 0\.\.5 of 4"), ((5,), "in 2 blocks of 4; 1"), ((2, 2), "twice")):
-        with pytest.raises(ValueError, match=why):
-            met.parts(msgspec.structs.replace(GOOD, blocks=blocks), places, 6)
-    with pytest.raises(ValueError, match=r"holds \['main', 'index'\], the destination \['main'\]"):
-        met.parts(GOOD, {"main": places["main"]}, 6)
-    with pytest.raises(ValueError, match="a place has 3 layers of 10"):
-        met.parts(msgspec.structs.replace(GOOD, stop=11, blocks=(5, 2, 0)), places, 11)
-    wide = {"main": RowPool(1, 3, 10, 5, DTYPE).claim(), "index": places["index"]}
-    with pytest.raises(ValueError, match="96 bytes of float32 at Prefill and 120 bytes here"):
-        met.parts(GOOD, wide, 6)  # type: ignore[arg-type]
 
 
 def test_faults_hit_the_nth_match_and_are_counted() -> None:

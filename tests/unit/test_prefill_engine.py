@@ -270,7 +270,7 @@ def test_a_run_whose_backing_fails_is_given_up_and_the_next_one_goes_on(tmp_path
         with pytest.raises(RunOver, match=f"run {run.nonce} chunk 2 layer 2: no such object"):
             rig.prefill(run)
         rig.hears("waits for Decode to give it up")
-        rig.inbox.owner.post(lambda: rig.inbox._do(rig.inbox.session.abort(next(iter(rig.inbox.places)), "too slow")))
+        assert rig.inbox.engine.abort(next(iter(rig.inbox.asked)), "too slow")
         assert rig.outcome() == ("a", "too slow")
         rig.engine.core.copies.bad = None
         rig.inbox.ask("b", LONG)
@@ -319,14 +319,14 @@ def test_a_step_that_is_to_be_computed_is_not_copied(tmp_path):
 
 def test_a_failed_run_says_so_and_leaves_nothing_behind(tmp_path):
     with opened(tmp_path / "pool", blocks=14) as rig:
-        parts = rig.inbox.peer.parts
+        parts = rig.inbox.engine.core.peer.parts
 
-        def failing(ready, places, tokens):
+        def failing(ready, destination, prompt):
             if ready.request == "a" and ready.transfer.chunk == 2:
                 raise ValueError("refused on purpose")
-            return parts(ready, places, tokens)
+            return parts(ready, destination, prompt)
 
-        rig.inbox.peer.parts = failing
+        rig.inbox.engine.core.peer.parts = failing
         rig.inbox.ask("a", LONG)
         rig.inbox.ask("b", LONG)
         run = rig.engine.next_run()
@@ -353,7 +353,7 @@ def test_when_a_run_is_over_what_was_queued_for_it_has_ended(tmp_path, monkeypat
     if not waits:
         monkeypatch.setattr(PrefillEngine, "_abandon", lambda self: None)
     with compute_stream() as compute, opened(tmp_path / "pool", compute=compute) as rig:
-        rig.inbox.peer.parts = lambda ready, places, tokens: (_ for _ in ()).throw(ValueError("no"))
+        rig.inbox.engine.core.peer.parts = lambda *asked: (_ for _ in ()).throw(ValueError("no"))
         rig.attention = lambda layer, chunk: hold.wait(10)
         rig.inbox.ask("a", LONG)
         run = rig.engine.next_run()
@@ -434,8 +434,8 @@ def test_waiting_for_saves_waits_for_this_steps_saves(tmp_path):
 
 @pytest.mark.parametrize("slow", ["save", "read"])
 def test_what_was_waited_for_is_told_apart(tmp_path, slow):
-    faults = Injector([FaultSpec(where=slow, delay=1.0, layer=2)]).copies()
-    with opened(tmp_path / "pool", **{"copy_faults" if slow == "save" else "read_faults": faults}) as rig:
+    faults = Injector([FaultSpec(where=slow, delay=1.0, layer=2)])
+    with opened(tmp_path / "pool", **{"copy_faults": faults.copies()} if slow == "save" else {"read_faults": faults}) as rig:
         rig.inbox.ask("a", 5)
         rig.prefill(rig.engine.next_run())
         assert rig.outcome() == ("a", "")

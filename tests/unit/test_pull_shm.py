@@ -113,6 +113,60 @@ def test_one_bad_range_of_any_part_moves_nothing(rig, part, message):
     assert not rig.main.any()
 
 
+# ---- a region that is some places in a buffer
+
+
+SPANS = np.array([[32, 64], [64, 70], [96, 128]])
+ALLOWED = np.zeros(512, bool)
+for _first, _stop in SPANS:
+    ALLOWED[_first:_stop] = True
+
+
+def in_one_span(d, n):
+    return any(first <= d and d + n <= stop for first, stop in SPANS.tolist())
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(20, 135), st.integers(0, 40)), min_size=1, max_size=4))
+def test_a_region_of_spans_is_written_in_them_and_nowhere_else(ranges):
+    rig = Rig()
+    rig.backend.register("some", rig.main, SPANS)
+    outcome = rig.pull(Part("some", [0] * len(ranges), *map(list, zip(*ranges, strict=True))))
+    assert outcome.ok == all(n == 0 or in_one_span(d, n) for d, n in ranges), outcome.reason
+    assert not rig.main[~ALLOWED].any()
+    if not outcome.ok:
+        assert "bytes that are registered, in 3 places: nothing was copied" in outcome.reason
+        assert not rig.main.any()
+    rig.close()
+
+
+def test_spans_beyond_32_bits_are_exact():
+    region = pull_shm.Region(np.zeros(0, np.uint8), np.array([[5 << 32, (5 << 32) + 8]]), "")
+    region.check(np.array([5 << 32]), np.array([8]))
+    for d, n in (((5 << 32) - 1, 1), ((5 << 32) + 8, 1), ((5 << 32) + 1, 8), (0, 8)):
+        with pytest.raises(ValueError, match="leaves the 8 bytes that are registered, in 1 places"):
+            region.check(np.array([d]), np.array([n]))
+    with pytest.raises(ValueError, match="leaves the 0 bytes"):
+        pull_shm.Region(np.zeros(8, np.uint8), np.zeros((0, 2), np.int64), "").check(np.array([0]), np.array([1]))
+
+
+@pytest.mark.parametrize("spans", [[[0, 513]], [[-1, 4]], [[8, 4]], [[4, 8], [6, 9]], [[4, 8], [0, 2]], [[1, 2, 3]]])
+def test_spans_that_are_none_of_the_buffers_are_refused(rig, spans):
+    with pytest.raises(ValueError, match="not \\[n, 2\\] bytes of a buffer of 512, in order and apart"):
+        rig.backend.register("some", rig.main, np.array(spans))
+
+
+def test_the_trace_names_the_memory_where_regions_share_one(tmp_path):
+    recorder = Recorder(tmp_path / "t.jsonl", "decode-0")
+    rig = Rig(recorder=recorder)
+    for name, spans in (("one", [[0, 8]]), ("two", [[8, 16]])):
+        rig.backend.register(name, rig.main, np.array(spans), "pool")
+        assert rig.pull(Part(name, [0], [spans[0][0]], [8])).ok
+    rig.close()
+    recorder.close()
+    assert [line["regions"] for line in read_lines(recorder.path) if line["kind"] == "read_begin"] == [["pool"], ["pool"]]
+
+
 def test_an_unknown_peer_and_a_region_registered_twice(rig):
     assert "not connected: there are ['p0']" in rig.backend.pull("p9", [], WORK).reason
     rig.backend.disconnect("p0")

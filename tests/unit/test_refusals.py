@@ -131,14 +131,14 @@ def config(**changes: Any) -> RunConfig:
 
 def test_a_host_pool_too_small_for_one_request_says_how_much_is_needed() -> None:
     need = 128 * 8 * 576 * 2
-    assert config().request_bytes == need
-    assert config(model={"num_nextn_predict_layers": 1}).request_bytes == need // 8 * 9  # an MTP layer has a cache too
-    assert config(host_memory_gib=need / 2**30).places == 1
+    assert (config().request_blocks, config().block_bytes) == (2, need / 2)
+    assert config(model={"num_nextn_predict_layers": 1}).block_bytes == need / 2 // 8 * 9  # an MTP layer has a cache too
+    assert config(host_memory_gib=need / 2**30).decode_blocks == 2
     with pytest.raises(ConfigError, match=r"0.001 GiB \(dram_size_per_dp_GB\): one request of 128 tokens needs 0.002 GiB; give at least"):
         config(host_memory_gib=0.001)
 
 
-def test_no_more_requests_have_a_place_than_the_host_pool_holds() -> None:
+def test_there_are_no_more_blocks_than_the_host_pool_holds() -> None:
     two = (Request("a", (1,) * 100), Request("b", (1,) * 100))
-    assert config(requests=two, concurrency=2).places == 2
-    assert config(requests=two, concurrency=2, host_memory_gib=0.002).places == 1
+    assert config(requests=two, concurrency=2).decode_blocks == 4
+    assert config(requests=two, concurrency=2, host_memory_gib=0.002).decode_blocks == 3

@@ -1,0 +1,297 @@
+"""What a Decode rank does in its session's thread: it admits attempts, carries out what the session asks for, and begins pulls.
+
+Rules: the owner's thread calls everything here; pulls run on the data path's threads and post their end; an attempt's blocks are a
+region of the pull backend, exactly they, from its registration until nothing can land in them any more; a READY that does not fit is
+answered as a read that failed quietly, and concerns its attempt alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import zmq
+
+from tidegate.engine import control
+from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.decode_checks import region_of
+from tidegate.engine.decode_memory import DecodeMemory
+from tidegate.engine.decode_peer import PEER, Peer
+from tidegate.engine.faults import Injector
+from tidegate.engine.hot_buffer import Reader
+from tidegate.engine.pull_shm import Part, ShmPull
+from tidegate.engine.tracing import labels
+from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
+from tidegate.protocol.errors import RemoteProtocolError
+from tidegate.protocol.messages import Message, Ready, Start, TransferId, decode, encode
+
+__all__ = ["DecodeCore", "Failed", "Listener", "Told", "Wanted"]
+
+log = logging.getLogger(__name__)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A prompt to be prefilled, and room for `new_tokens` tokens after it."""
+
+    request: str
+    prompt: tuple[int, ...]
+    new_tokens: int
+
+
+class Failed(NamedTuple):
+    """An attempt that will not complete, and why."""
+
+    attempt: int
+    reason: str
+
+
+class Listener(Protocol):
+    """Who asked for attempts; told in the owner's thread, once each."""
+
+    def admitted(self, attempt: int) -> None:
+        """It has its memory."""
+
+    def announce(self, start: Start, copies: int) -> None:
+        """The destination is registered: have a Prefill hear `start`.  copies: 1; 0 and 2 in tests."""
+
+    def completed(self, attempt: int) -> None:
+        """Every row of every layer is here."""
+
+    def failed(self, attempt: int, reason: str) -> None:
+        """It will not complete."""
+
+    def tick(self, now: float) -> None:
+        """Every now and then (monotonic seconds)."""
+
+
+class DecodeCore:
+    """memory, session, peer: as they are; post: has the owner make a call; send: to a Prefill's address."""
+
+    listener: Told
+
+    def __init__(
+        self, session: DecodeSession, memory: DecodeMemory, backend: ShmPull, peer: Peer, faults: Injector, *,
+        socket: zmq.Socket[bytes], resend_seconds: float, say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.session, self.memory, self.backend, self.peer, self._faults = session, memory, backend, peer, faults
+        self._socket, self._resend, self._say = socket, resend_seconds, say
+        self.post: Callable[[Callable[[], Any]], None] = lambda call: None
+        self.wanted: dict[int, Wanted] = {}
+        self.readers: dict[int, Reader] = {}
+        self.pulled: Counter[str] = Counter()
+        self._told_why: set[int] = set()
+        self._reported: dict[TransferId, float] = {}
+
+    # ---- attempts -------------------------------------------------------------------------------------------------
+
+    def new_attempt(self, wanted: Wanted) -> int:
+        """Queue it for memory; its nonce.  ValueError where it can never have enough."""
+        if not wanted.prompt or wanted.new_tokens < 0:
+            raise ValueError(f"{len(wanted.prompt)} tokens and room for {wanted.new_tokens} new ones: a prompt has at least 1, room 0")
+        attempt = secrets.randbits(62) + 1
+        self.memory.ask(attempt, len(wanted.prompt) + wanted.new_tokens)
+        self.wanted[attempt] = wanted
+        self.post(self._say_why)
+        return attempt
+
+    def _say_why(self) -> None:
+        """Say once of each that waits what for, after those that can have had their memory."""
+        self.admit()
+        for attempt, wanted in self.wanted.items():
+            if attempt not in self._told_why and (why := self.memory.why(attempt)):
+                self._say(f"decode {wanted.request}: {why}")
+                self._told_why.add(attempt)
+
+    def look(self) -> None:
+        """After each batch of calls and messages: give those that wait their memory, while there is room."""
+        self.admit()
+        self.listener.look()
+
+    def admit(self) -> None:
+        for one in self.memory.admitted():
+            wanted = self.wanted[one.attempt]
+            self.listener.admitted(one.attempt)
+            self.execute(self.session.admit(one.attempt, request=wanted.request, tokens=len(wanted.prompt), prompt=wanted.prompt))
+
+    def finish(self, attempt: int) -> None:
+        """Inference has ended; its memory is free as soon as nothing can land there."""
+        if self.session.can_finish(attempt):
+            self.execute(self.session.finish(attempt))
+
+    def abort(self, attempt: int, reason: str) -> bool:
+        """Give it up, unless it is complete, or over; whether that was done.  One that has no memory yet is forgotten."""
+        if self.memory.waits(attempt):
+            self._forget(attempt)
+            self.admit()  # a shorter one may have waited behind it
+            return True
+        if attempt not in self.wanted or not self.session.can_abort(attempt):
+            return False
+        self.execute(self.session.abort(attempt, reason))
+        return True
+
+    # ---- what the session asks for --------------------------------------------------------------------------------
+
+    def execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(message):
+                    self._send(message)
+                case Register(attempt):
+                    self._register(attempt)
+                case BeginRead(ready):
+                    self._read(ready)
+                case Completed(attempt):
+                    self._complete(attempt)
+                case AttemptFailed(attempt, reason):
+                    self.listener.failed(attempt, reason)
+                case Reclaimed(attempt):
+                    self._reclaim(attempt)
+
+    def _send(self, message: Message) -> None:
+        copies = self._faults.copies_of(str(message.__struct_config__.tag))
+        if isinstance(message, Start):
+            self.listener.announce(message, copies)
+        else:
+            self.tell_peer(message, copies)
+        if (transfer := getattr(message, "transfer", None)) is not None:
+            self._reported.setdefault(transfer, time.monotonic())
+
+    def tell_peer(self, message: Message, copies: int = 1) -> None:
+        """Send it to the Prefill; before one has introduced itself there is nobody to tell."""
+        for _ in range(copies if self.peer.address else 0):
+            self._socket.send_multipart([self.peer.address, control.MESSAGE, encode(message)])
+
+    def _register(self, attempt: int) -> None:
+        blocks = self.memory.owned[attempt].blocks
+        for name, pages in self.memory.pages.items():
+            self.backend.register(region_of(name, attempt), pages.memory, pages.spans(blocks), name)
+        self.post(partial(self._registered, attempt))
+
+    def _registered(self, attempt: int) -> None:
+        if self.session.can_register(attempt):  # it may have failed meanwhile
+            self.execute(self.session.registered(attempt))
+
+    def _complete(self, attempt: int) -> None:
+        self.execute(self.session.schedule(attempt))
+        one, memory = self.memory.owned[attempt], self.memory
+        self.readers[attempt] = Reader(attempt, one.row, one.blocks, len(self.wanted[attempt].prompt), layers=memory.layers,
+                                       block_size=memory.allocator.block_size)  # fmt: skip
+        self._say(f"decode {self.wanted[attempt].request}: all {memory.layers} layers are here and committed")
+        self.listener.completed(attempt)
+
+    def _reclaim(self, attempt: int) -> None:
+        for name in self.memory.pages:
+            self.backend.unregister(region_of(name, attempt))
+        self.readers.pop(attempt, None)
+        self._forget(attempt)
+
+    def _forget(self, attempt: int) -> None:
+        self.memory.give_back(attempt)
+        self._told_why.discard(attempt)
+        del self.wanted[attempt]
+
+    def _read(self, ready: Ready) -> None:
+        """Begin the pull that READY asks for, or say at once, quietly, why it cannot be."""
+        reported = False
+        parts: list[Part] = []
+
+        def ended(outcome: Outcome) -> None:
+            nonlocal reported
+            first, reported = not reported, True
+            if first:
+                how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
+                if outcome.ok:
+                    self.pulled.update({name: int(sum(part.length)) for name, part in zip(self.memory.pages, parts, strict=True)})
+                self.execute(self.session.read_end(ready.transfer, how, outcome.reason))
+            elif outcome.stopped:
+                self.execute(self.session.landed(ready.transfer))
+
+        def told(outcome: Outcome) -> None:
+            self.post(partial(ended, outcome))
+
+        try:
+            parts = self.peer.parts(ready, self.memory.owned[ready.attempt], len(self.wanted[ready.attempt].prompt))
+        except ValueError as error:
+            told(Outcome(False, True, str(error)))
+            return
+        self.backend.submit(PEER, parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
+
+    # ---- what comes in --------------------------------------------------------------------------------------------
+
+    def frames(self, frames: list[bytes]) -> None:
+        """A message from the network: a handshake, or one for the session.  RemoteProtocolError, with nothing changed."""
+        if len(frames) == 3 and frames[1] == control.HELLO:
+            welcome = self.peer.meet(frames[0], control.parse_hello(frames[2]))
+            self._socket.send_multipart([frames[0], control.WELCOME, control.frame(welcome)])
+            if welcome.refused:
+                log.warning("refused a Prefill: %s", welcome.refused)
+        elif len(frames) == 3 and frames[1] == control.MESSAGE:
+            self.peer.check_sender(frames[0])
+            self.execute(self.session.receive(decode(frames[2])))
+        else:
+            raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
+                                      event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
+
+    def tick(self) -> None:
+        """Say again what nobody has answered."""
+        now = time.monotonic()
+        for transfer in [t for t in self.session.reads if self.session.is_unanswered(t)]:
+            if now - self._reported[transfer] > self._resend:
+                self.execute(self.session.resend_report(transfer))
+        self.listener.tick(now)
+
+
+class Told:
+    """What the core tells, put where the embedder finds it.
+
+    complete: attempts, 0 to have `failures` looked at, None for the end; failures, and starts until a Prefill is there: only where nobody
+    listens.
+    """
+
+    def __init__(self, core: DecodeCore) -> None:
+        self._core = core
+        self.listener: Listener | None = None
+        self.complete: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.failures: queue.SimpleQueue[Failed] = queue.SimpleQueue()
+        self._starts: list[tuple[Start, int]] = []
+
+    def admitted(self, attempt: int) -> None:
+        if self.listener:
+            self.listener.admitted(attempt)
+
+    def announce(self, start: Start, copies: int) -> None:
+        if self.listener:
+            self.listener.announce(start, copies)
+        else:
+            self._starts.append((start, copies))
+
+    def completed(self, attempt: int) -> None:
+        if self.listener:
+            self.listener.completed(attempt)
+        self.complete.put(attempt)
+
+    def failed(self, attempt: int, reason: str) -> None:
+        if self.listener:
+            self.listener.failed(attempt, reason)
+        else:
+            self.failures.put(Failed(attempt, reason))
+            self.complete.put(0)
+
+    def tick(self, now: float) -> None:
+        if self.listener:
+            self.listener.tick(now)
+
+    def look(self) -> None:
+        """Announce to the Prefill what was asked for before it came."""
+        if self._core.peer.address:
+            for start, copies in self._starts:
+                self._core.tell_peer(start, copies)
+            self._starts.clear()

@@ -1,0 +1,257 @@
+"""A Decode rank to be embedded in whatever decodes: it knows attempts, blocks, pulls and hot buffers, and nothing of a model.
+
+    engine = DecodeEngine([RowKind("main", "bfloat16", 576), RowKind("index", "bfloat16", 128)], layers=61, blocks=4096, block_size=128,
+                          rows=8, hot=4096)
+    engine.open()                                           # a Prefill introduces itself at engine.port
+    attempt = engine.admit("request", prompt, new_tokens=100)
+    for attempt in engine.completed(wait=True):             # every row of the prompt is here, in every layer
+
+A decode step, the seed's seven steps, for each layer in turn:
+
+    1. the new tokens' rows are computed                    by the caller; they go to no cache of its own
+    2. and put into the host pool and the indexer cache     engine.append(layer, tokens, rows)
+    3. the indexer selects top-k positions                  by the caller, over engine.index_rows(layer, attempt)
+    4. the residency table finds hits, gives misses slots,  \\
+       and evicts                                            |
+    5. misses only are copied from the host pool             > hot, rows, slots = engine.select(layer, attempts, topk)
+    6. positions become slots                               /
+    7. sparse attention reads the slots                     by the caller, over hot[part][rows[i], slots[i]]
+
+    engine.finish(attempt)
+
+Rules: a row is appended before anyone reads it, so 2 comes before 3 and 4, in every layer; what a hot buffer holds belongs to one
+attempt, by its nonce; memory goes to another only when nothing can land there any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import zmq
+from torch import Tensor
+
+from tidegate.engine import control
+from tidegate.engine.decode_core import DecodeCore, Failed, Listener, Told, Wanted
+from tidegate.engine.decode_memory import DecodeMemory
+from tidegate.engine.decode_peer import Peer
+from tidegate.engine.faults import Injector
+from tidegate.engine.hot_buffer import Reader
+from tidegate.engine.owner import Owner
+from tidegate.engine.paged_rows import RowKind
+from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.recorder import NULL, Recording
+from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
+from tidegate.protocol.decode import DecodeSession
+
+__all__ = ["DecodeEngine", "Failed", "Listener", "RowKind", "Selected"]
+
+
+class Selected(NamedTuple):
+    """Where the rows are that a layer's attention is to read, until the layer's next `select`.
+
+    hot: for each kind of main KV the hot buffers of the layer [rows of the engine, hot, width]; rows: int64 [n], the row of each
+    attempt; slots: int32 [n, k], the slot of each position asked, in its place, -1 for padding.
+    """
+
+    hot: tuple[Tensor, ...]
+    rows: Tensor
+    slots: Tensor
+
+
+class DecodeEngine:
+    """One Decode rank.
+
+    kinds: what a token's rows are: "main" (or "main.k", "main.v", ...), "index" and "scale", as Prefill has them; layers: as many as
+    Prefill has; blocks of block_size tokens, for all requests together; rows: requests that may be here at once; hot: slots of a hot
+    buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  pull_threads: copies at once; resend_seconds: after
+    which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
+    say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
+    ends the engine; every later call that needs that thread raises RuntimeError with the reason.
+
+    Without `attach`, START goes to the Prefill that introduced itself, and failures to `failed`.
+    Call `append`, `index_rows`, `select` and `finish` from one thread, the one that decodes; everything else from any.
+    OSError where there is no memory, or the port is taken.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[RowKind],
+        *,
+        layers: int,
+        blocks: int,
+        block_size: int,
+        rows: int,
+        hot: int,
+        port: int = 0,
+        pull_threads: int = 1,
+        resend_seconds: float = 0.5,
+        poison: bool = False,
+        recorder: Recording = NULL,
+        faults: Injector | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        on_crash: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        self.incarnation, self._recorder = secrets.randbits(62) + 1, recorder
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            socket, self.port = control.bind(self._context, port)
+            self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        trace_header(recorder, role="decode", rank=0, incarnation=self.incarnation, layers=layers)
+        faults = faults or Injector(())
+        self.backend = ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
+        session = DecodeSession(layers=layers, incarnation=self.incarnation, observer=trace_observer(recorder))
+        peer = Peer(self.backend, self.memory, incarnation=self.incarnation)
+        self.core = DecodeCore(
+            session, self.memory, self.backend, peer, faults, socket=socket, resend_seconds=resend_seconds, say=say
+        )
+        self._on_crash, self._crashed, self._say = on_crash, False, say
+        self.owner = Owner("decode-session", socket, on_frames=self.core.frames, on_tick=self.core.tick, after=self.core.look,
+                           on_crash=self._crash, tick=resend_seconds)  # fmt: skip
+        self.core.post = self.owner.post
+        self._told = self.core.listener = Told(self.core)
+
+    # ---- from any thread -------------------------------------------------------------------------------------------
+
+    def attach(self, listener: Listener) -> None:
+        """Have `listener` told, and START carried by it; once, before `open`."""
+        self._told.listener = listener
+
+    def open(self) -> None:
+        """Begin to listen; `say` is told what memory there is, and how the system backs it."""
+        self._say(f"decode: {self.memory.report()}")
+        self.owner.start()
+
+    def admit(self, request: str, prompt: Sequence[int], *, new_tokens: int) -> int:
+        """Have `prompt` prefilled, with room for `new_tokens` more; the nonce of the attempt, which never repeats.
+
+        It waits for blocks and a row, first come, first served (`why` says for what), and is announced when it has them.  ValueError
+        where it could never have enough; RuntimeError when the engine has failed.
+        """
+        return self.owner.ask(partial(self.core.new_attempt, Wanted(request, tuple(prompt), new_tokens)))
+
+    def why(self, attempt: int) -> str:
+        """What `attempt` waits for memory for; "" if it does not."""
+        return self.owner.ask(partial(self.memory.why, attempt))
+
+    def completed(self, *, wait: bool = False) -> list[int] | None:
+        """Attempts that have become complete since the last call, each once; wait: until there is one, or one has failed.  None after
+        `stop`.
+        """
+        found: list[int] = []
+        while wait or not self._told.complete.empty():
+            if (one := self._told.complete.get()) is None:
+                return None
+            found += [one] if one else []
+            wait = False
+        return found
+
+    def failed(self) -> list[Failed]:
+        """Attempts that failed since the last call; for an engine without a listener."""
+        return [self._told.failures.get() for _ in range(self._told.failures.qsize())]
+
+    def abort(self, attempt: int, reason: str) -> bool:
+        """Give up an attempt that is not complete yet; False, and nothing done, for any other."""
+        return self.owner.ask(partial(self.core.abort, attempt, reason))
+
+    def stop(self) -> None:
+        """Have `completed` return None."""
+        self._told.complete.put(None)
+
+    # ---- a decode step, from the thread that decodes ---------------------------------------------------------------
+
+    def append(self, layer: int, tokens: Sequence[tuple[int, int]], rows: Mapping[str, Tensor]) -> None:
+        """Steps 1 and 2: put the new rows of `layer` (from 0) where they are looked for.
+
+        tokens: (attempt, position) of each, in the order of an attempt's positions, at most one past its last in this layer; a position
+        that is there already (the prompt's last token, a draft that was refused) is written again, and is the last one then.
+        rows: kind -> [n, width] of its dtype, every kind.  Copied before it returns.  ValueError, with nothing written, for a position
+        out of order or rows that do not fit; KeyError for an attempt that is not complete.
+        """
+        places, lengths = [], dict[int, int]()
+        for attempt, position in tokens:
+            places.append(self._reader(attempt).place(layer, position, lengths.get(attempt)))
+            lengths[attempt] = position + 1
+        if rows.keys() != self.memory.pages.keys():
+            raise ValueError(f"rows of {sorted(rows)} are given, a token has {sorted(self.memory.pages)}")
+        for name, part in rows.items():
+            kind = self.memory.pages[name].kind
+            if part.shape != (len(tokens), kind.width) or part.dtype != self.memory.pages[name].memory.dtype:
+                raise ValueError(f"{name} rows are {tuple(part.shape)} {part.dtype}: {(len(tokens), kind.width)} of {kind.dtype} are due")
+        for name, part in rows.items():
+            self.memory.pages[name].write(layer, torch.tensor(places, dtype=torch.int64), part)
+            self.memory.hot.counts.bytes_appended += part.nbytes if self.memory.pages[name] in self.memory.main else 0
+        for attempt, position in tokens:
+            self._reader(attempt).wrote(layer, position)
+
+    def index_rows(self, layer: int, attempt: int, name: str = "index") -> Tensor:
+        """Step 3 reads these: rows of all tokens of `attempt` in `layer` so far [tokens, width].
+
+        A view where its blocks lie one after the other, or else a copy; for kernels that read pages there are `index_pages`.
+        """
+        reader = self._reader(attempt)
+        return self.memory.pages[name].tokens(layer, reader.blocks, reader.lengths[layer])
+
+    def index_pages(self, layer: int, attempt: int, name: str = "index") -> tuple[Tensor, Tensor]:
+        """The indexer cache of `layer` [blocks, block_size, width], and the ids of the blocks of `attempt` in it, int64 [blocks]."""
+        return self.memory.pages[name].memory[layer], self._reader(attempt).table
+
+    def select(self, layer: int, attempts: Sequence[int], topk: Tensor) -> Selected:
+        """Steps 4 to 6: make the selected main rows resident, and say where they are.
+
+        attempts: n, each once; topk: int32 or int64 [n, k], logical positions; those below 0, or not written yet, are padding.
+        ValueError, with nothing changed, where more distinct positions are asked for than a hot buffer has slots; KeyError as `append`.
+        """
+        readers, hot = [self._reader(attempt) for attempt in attempts], self.memory.hot
+        step = hot.look_up(layer, readers, topk)  # 4: hits, slots for misses, evictions
+        hot.fetch(layer, readers, step)  # 5: misses only
+        return Selected(tuple(part[layer] for part in hot.memory), step.rows, step.slots)  # 6: positions as slots
+
+    def finish(self, attempt: int) -> None:
+        """Inference of `attempt` has ended: its memory goes to others, and nothing above may name it again."""
+        self.owner.post(partial(self.core.finish, attempt))
+
+    def _reader(self, attempt: int) -> Reader:
+        if (reader := self.core.readers.get(attempt)) is None:
+            raise KeyError(f"attempt {attempt} is not complete, or over: only what `completed` named can be decoded")
+        return reader
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> dict[str, float]:
+        """Abort what waits, let every pull end and be told, write the trace's last line, give everything back; counts and bytes by name.
+
+        Nobody decodes any more.
+        """
+        if not self._crashed:
+            self.owner.ask(self._end_all)
+        self.backend.close()
+        self.owner.stop()
+        trace_footer(self._recorder)
+        if (mapped := self.core.peer.memory) is not None:
+            mapped.close()
+        self._context.term()
+        counts, memory, pulled = self.memory.hot.counts, self.memory, self.core.pulled
+        return {
+            "bytes_pulled_main": sum(size for name, size in pulled.items() if memory.pages[name] in memory.main),
+            "bytes_pulled_index": sum(size for name, size in pulled.items() if memory.pages[name] not in memory.main),
+            "bytes_missed": counts.bytes_loaded, "bytes_appended": counts.bytes_appended, "hits": counts.hits, "misses": counts.misses,
+            "evictions": counts.evictions, "refused": self.owner.refused, "places_free": memory.free_rows, "places": memory.rows,
+            "blocks_free": memory.allocator.free, "blocks": memory.allocator.blocks, **memory.backing(),
+        }  # fmt: skip
+
+    def _end_all(self) -> None:
+        for attempt in list(self.core.wanted):
+            if not self.core.abort(attempt, "this Decode is stopping"):
+                self.core.finish(attempt)
+
+    def _crash(self, error: BaseException) -> None:
+        self._crashed = True
+        self._on_crash(error)
+        self.stop()

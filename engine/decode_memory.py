@@ -1,0 +1,131 @@
+"""All memory of a Decode rank, and who has which of it: host pool for main KV, indexer cache, hot buffers.
+
+Rules: an attempt gets a row of the hot buffers and the blocks of all its tokens, prompt and new ones, together and before anyone
+hears of it, first come, first served; it keeps them until nothing can land in them any more; what it may be written to is exactly its
+own blocks, to the byte.  One thread calls it, but for the rows' contents.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from tidegate.engine.blocks import BlockAllocator
+from tidegate.engine.host_memory import HostMemory
+from tidegate.engine.hot_buffer import HotBuffers
+from tidegate.engine.paged_rows import PagedRows, RowKind
+from tidegate.engine.slot_layout import DTYPES
+
+__all__ = ["INDEXER", "DecodeMemory", "Destination", "is_main"]
+
+INDEXER = ("index", "scale")
+"""Kinds of rows beside main KV: the indexer's keys, and with LIC8 their scales."""
+
+
+def is_main(name: str) -> bool:
+    """Is this a kind of main KV ("main", or several: "main.k", "main.v"), rather than indexer data ("index", "scale")?"""
+    return name.partition(".")[0] == "main"
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """What an attempt owns.  blocks: ids in the order of its tokens, `tokens` of them at most; row: of the hot buffers."""
+
+    attempt: int
+    row: int
+    blocks: tuple[int, ...]
+    tokens: int
+
+
+class DecodeMemory:
+    """Everything is allocated here, once.
+
+    kinds: what a token's rows are, main KV first; blocks, block_size: of each; rows: attempts that may be here at once; hot: slots of
+    a hot buffer.  pages: kind name -> its rows.  poison: memory that nobody wrote, or whose owner has gone, is NaN (-1).
+    """
+
+    def __init__(
+        self, kinds: Sequence[RowKind], *, layers: int, blocks: int, block_size: int, rows: int, hot: int, poison: bool = False
+    ) -> None:
+        if min(layers, rows) < 1:
+            raise ValueError(f"{layers} layers, {rows} attempts at once: both start at 1")
+        if len({kind.name for kind in kinds}) != len(kinds) or not any(is_main(kind.name) for kind in kinds):
+            raise ValueError(f"kinds of rows are {[kind.name for kind in kinds]}: main KV, and each once")
+        if strange := [kind.name for kind in kinds if not is_main(kind.name) and kind.name not in INDEXER]:
+            raise ValueError(f"kind of rows {strange[0]!r}: there are main (or main.k, main.v, ...), {', '.join(INDEXER)}")
+        self.allocator = BlockAllocator(blocks, block_size, kind="attempt", side="Decode")
+        self.layers, self.rows, self._poison = layers, rows, poison
+        self.host: dict[str, HostMemory] = {}
+        shape = (layers, blocks, block_size)
+        self.pages = {kind.name: PagedRows(kind, self._allocate(kind, (*shape, kind.width))) for kind in kinds}
+        self.main = [pages for name, pages in self.pages.items() if is_main(name)]
+        self.hot = HotBuffers(self.main, rows=rows, hot=hot, poison=poison)
+        self._free_rows = deque(range(rows))
+        self.owned: dict[int, Destination] = {}
+        self._tokens: dict[int, int] = {}
+        for pages in self.pages.values() if poison else ():
+            pages.poison()
+
+    def _allocate(self, kind: RowKind, shape: tuple[int, ...]) -> torch.Tensor:
+        if not is_main(kind.name):
+            return torch.zeros(shape, dtype=DTYPES[kind.dtype])
+        self.host[kind.name] = memory = HostMemory(torch.Size(shape).numel() * DTYPES[kind.dtype].itemsize)
+        return memory.bytes.view(DTYPES[kind.dtype]).view(shape)
+
+    def ask(self, attempt: int, tokens: int) -> None:
+        """Queue `attempt` for `tokens` tokens; ValueError where they never fit, or it asks twice."""
+        self.allocator.ask(attempt, tokens)
+        self._tokens[attempt] = tokens
+
+    def admitted(self) -> list[Destination]:
+        """Those that get what they asked for now."""
+        new = []
+        for attempt in self.allocator.admitted(len(self._free_rows)):
+            one = Destination(attempt, self._free_rows.popleft(), self.allocator.of(attempt), self._tokens.pop(attempt))
+            self.owned[attempt] = one
+            new.append(one)
+        return new
+
+    def waits(self, attempt: int) -> bool:
+        return self.allocator.waits(attempt)
+
+    def why(self, attempt: int) -> str:
+        """What `attempt` waits for; "" if it does not."""
+        if self.waits(attempt) and not self._free_rows:
+            return f"attempt {attempt} waits for a row of the hot buffers: all {self.rows} are taken"
+        return self.allocator.why(attempt)
+
+    def give_back(self, attempt: int) -> None:
+        """Nobody reads or writes what `attempt` has any more, or it waits no longer; nothing if it has nothing."""
+        self._tokens.pop(attempt, None)
+        if (one := self.owned.pop(attempt, None)) is not None:
+            if self._poison:
+                self.hot.poison(one.row)
+                for pages in self.pages.values():
+                    pages.poison(one.blocks)
+            self._free_rows.append(one.row)
+        self.allocator.give_back(attempt)
+
+    @property
+    def free_rows(self) -> int:
+        return len(self._free_rows)
+
+    def backing(self) -> dict[str, float]:
+        """Bytes of the host pool, and how many of them are in huge pages and pinned, as of now."""
+        got = [memory.got for memory in self.host.values()]
+        return {"host_bytes": sum(one.size for one in got), "host_huge": sum(one.huge for one in got),
+                "host_pinned": sum(one.pinned for one in got)}  # fmt: skip
+
+    def report(self) -> str:
+        """What there is, and how the system backs it, for the start log."""
+        size, blocks = self.allocator.block_size, self.allocator.blocks
+        device = sum(pages.memory.nbytes for name, pages in self.pages.items() if name not in self.host)
+        host = "; ".join(f"{name}: {memory.got}" for name, memory in self.host.items())
+        return (
+            f"host pool of {blocks} blocks of {size} tokens, {self.layers} layers: {host}; indexer cache {device / (1 << 20):.1f} MiB; "
+            f"hot buffers {self.hot.nbytes / (1 << 20):.1f} MiB for {self.rows} requests at once"
+        )
+
+

@@ -1,0 +1,273 @@
+"""Before each read Decode compares: a difference fails that layer of that request, says what differs on which side, touches no byte, and
+harms nobody else.  Real engine, real socket, real shared memory; each check that is taken out is missed by a test here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, SOURCE_BLOCKS, Prefill, both, layout_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.engine import decode_checks, decode_peer, paged_rows, pull_shm, slot_layout
+from tidegate.engine.copying import Work
+from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.decode_memory import DecodeMemory
+from tidegate.engine.decode_peer import PEER, Peer
+from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.slots import SharedMemory
+from tidegate.protocol.messages import ReadDone, ReadFailed, Ready, Start, TransferId
+
+MAIN, INDEX, SCALE = (*KINDS, RowKind("scale", "float32", 1))
+
+
+class Case(NamedTuple):
+    """there: what Prefill has in slot 1; here: what Decode has; ready: what READY of layer 2 says otherwise; why: the reason."""
+
+    why: str
+    there: tuple[RowKind, ...] = KINDS
+    here: tuple[RowKind, ...] = KINDS
+    ready: Mapping[str, Any] = MappingProxyType({})
+
+
+def kind(name: str, dtype: str, width: int) -> RowKind:
+    return RowKind(name, dtype, width)
+
+
+CASES = {
+    "main count": Case(r"main KV is 2 tensors on Prefill \(main.k, main.v\) and 1 on Decode \(main\)",
+                       (kind("main.k", "float32", 3), kind("main.v", "float32", 1), INDEX)),
+    "main missing": Case(r"main KV is 0 tensors on Prefill \(nothing\) and 1 on Decode \(main\)", (INDEX,)),
+    "main size": Case(r"a row of main is 5 elements \(20 bytes\) on Prefill and 4 \(16 bytes\) on Decode",
+                      (kind("main", "float32", 5), INDEX)),
+    "main size below": Case("main is 3 elements .* on Prefill and 4 .* on Decode", (kind("main", "float32", 3), INDEX)),
+    "main dtype": Case("main is bfloat16 on Prefill and float32 on Decode", (kind("main", "bfloat16", 4), INDEX)),
+    "main dtype, as many bytes": Case("main is bfloat16 on Prefill and float32 on Decode", (kind("main", "bfloat16", 8), INDEX)),
+    "indexer missing there": Case("index is missing on Prefill and is there on Decode", (MAIN,)),
+    "indexer missing here": Case("index is there on Prefill and is missing on Decode", KINDS, (MAIN,)),
+    "indexer size": Case(r"a row of index is 3 elements \(12 bytes\) on Prefill and 2 \(8 bytes\) on Decode",
+                         (MAIN, kind("index", "float32", 3))),
+    "indexer dtype": Case("index is int8 on Prefill and float32 on Decode", (MAIN, kind("index", "int8", 8))),
+    "scale missing there": Case("scale is missing on Prefill and is there on Decode", KINDS, (*KINDS, SCALE)),
+    "scale missing here": Case("scale is there on Prefill and is missing on Decode", (*KINDS, SCALE)),
+    "scale size": Case(r"a row of scale is 2 elements \(8 bytes\) on Prefill and 1 \(4 bytes\) on Decode",
+                       (*KINDS, kind("scale", "float32", 2)), (*KINDS, SCALE)),
+    "scale dtype": Case("scale is int8 on Prefill and float32 on Decode", (*KINDS, kind("scale", "int8", 4)), (*KINDS, SCALE)),
+    "something else": Case("Prefill has state in slot 1; Decode knows main, index", (*KINDS, kind("state", "float32", 1))),
+    "slot": Case("layer 2 is announced in slot 0; in Prefill's layout it is in slot 1", ready={"slot": 0}),
+    "incarnation": Case(r"READY is of incarnation 3, the mapped memory of \d+", ready={"incarnation": 3}),
+    "tokens above the prompt": Case("tokens 0..7 are announced by Prefill; the prompt at Decode has 6", ready={"stop": 7}),
+    "tokens below zero": Case("tokens -1..6 are announced", ready={"start": -1, "blocks": (1, 5, 2)}),
+    "no tokens": Case("tokens 4..4 are announced", ready={"start": 4, "stop": 4, "blocks": ()}),
+    "source block outside": Case(r"block 6 is outside Prefill's blocks 0\.\.5 of 4 tokens", ready={"blocks": (5, 6)}),
+    "source block below zero": Case("block -1 is outside Prefill's blocks", ready={"blocks": (-1, 5)}),
+    "too few source blocks": Case("tokens 0..6 lie in 2 blocks of 4; 1 block ids were given", ready={"blocks": (5,)}),
+    "too many source blocks": Case("2 blocks of 4; 3 block ids", ready={"blocks": (5, 2, 1)}),
+    "a source block twice": Case("these name one twice", ready={"blocks": (2, 2)}),
+}  # fmt: skip
+
+
+def starts(engine: DecodeEngine, prefill: Prefill) -> list[Start]:
+    for name in ("bad", "good"):
+        engine.admit(name, range(PROMPT), new_tokens=2)
+    heard = [prefill.hear() for _ in range(2)]
+    return [one for one in heard if isinstance(one, Start)]
+
+
+def bytes_of(engine: DecodeEngine) -> list[np.ndarray]:
+    return [pages.memory.clone().view(torch.uint8).numpy() for pages in engine.memory.pages.values()]
+
+
+def completed(engine: DecodeEngine) -> list[int] | None:
+    """The first that completes; in 5 s it has, if it ever will."""
+    end = time.monotonic() + 5
+    while not (found := engine.completed()) and time.monotonic() < end:
+        time.sleep(0.002)
+    return found
+
+
+def complaint(case: Case) -> str:
+    """What is wrong with how `case` is taken; "" if it is as it should be."""
+    with both(layout_of({0: case.here, 1: case.there}), case.here) as (engine, prefill, crashed):
+        bad, good = starts(engine, prefill)
+        if not isinstance(prefill.serve(bad, 1), ReadDone):
+            return "a good layer failed"
+        before = bytes_of(engine)
+        prefill.say(ready := prefill.ready(bad, 2, **case.ready))
+        heard = prefill.hear() if not crashed.wait(0.02) else None
+        if not isinstance(heard, ReadFailed) or crashed.is_set():
+            return f"{heard} where READ_FAILED is due"
+        if not re.search(case.why, heard.reason):
+            return f"the reason is {heard.reason}"
+        if (heard.transfer, heard.slot, heard.epoch) != (ready.transfer, ready.slot, ready.epoch):
+            return f"{heard} answers another READY"
+        if not all((one == two).all() for one, two in zip(before, bytes_of(engine), strict=True)):
+            return "destination bytes have changed"
+        layers = (1, 2, 3) if case.there == case.here else (1, 3)  # with Prefill as it is, layer 2 can be right for nobody
+        if not all(isinstance(prefill.serve(good, layer), ReadDone) for layer in layers):
+            return "another request failed"
+        if len(layers) == 3 and completed(engine) != [good.attempt]:
+            return "another request does not complete"
+        [(attempt, reason)] = engine.failed()
+        return "" if attempt == bad.attempt and heard.reason in reason else f"{attempt} failed: {reason}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_difference_fails_one_layer_of_one_request(name: str) -> None:
+    assert complaint(CASES[name]) == ""
+
+
+CAUGHT_BY = {
+    "layer_and_slot": "slot", "token_range": "tokens above the prompt", "main_count": "main count",
+    "indexer_presence": "indexer missing here", "scale_presence": "scale missing here", "nothing_else": "something else",
+    "dtypes": "main dtype, as many bytes", "main_sizes": "main size", "indexer_size": "indexer size", "scale_size": "scale size",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", decode_checks.CHECKS, ids=lambda check: check.__name__)
+def test_planted_a_comparison_that_is_left_out(monkeypatch: pytest.MonkeyPatch, check: Any) -> None:
+    monkeypatch.setattr(decode_checks, "CHECKS", tuple(one for one in decode_checks.CHECKS if one is not check))
+    assert complaint(CASES[CAUGHT_BY[check.__name__]]) != ""
+
+
+def unchecked_pieces(layout: Any, blocks: Any, start: int, stop: int) -> list[tuple[int, int, int]]:
+    size = layout.block_size
+    return [(block, max(start - n * size, 0), min(stop, (n + 1) * size) - max(start, n * size))
+            for n, block in enumerate(blocks, start // size)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["source block outside", "a source block twice", "too few source blocks"])
+def test_planted_source_blocks_that_nobody_checks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(slot_layout.SlotLayout, "token_pieces", unchecked_pieces)
+    assert complaint(CASES[name]) != ""
+
+
+def test_planted_a_stale_incarnation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def believing(self: Peer, ready: Ready, destination: Any, prompt: int) -> Any:
+        assert self.memory is not None
+        return decode_peer.checked_parts(decode_checks.Announced(ready, self.memory.layout, self._own_memory, destination, prompt))
+
+    monkeypatch.setattr(Peer, "parts", believing)
+    assert complaint(CASES["incarnation"]) != ""
+
+
+# ---- the destination: whatever says so, nothing lands outside an attempt's own blocks
+
+
+DESTINATIONS = {
+    "of another attempt": (lambda own, other: (own[0], other[1]), r"range 1 .* leaves the \d+ bytes that are registered"),
+    "of nobody": (lambda own, other: (own[0], 8), r"range 1 .* leaves the \d+ bytes that are registered"),
+    "outside the pool": (lambda own, other: (own[0], 9), r"main: block 9 is outside Decode's blocks 0\.\.8"),
+    "below zero": (lambda own, other: (-1, own[0]), "main: block -1 is outside Decode's blocks"),
+    "too few": (lambda own, other: own[:1], r"main: tokens 0\.\.6 for a destination of 1 blocks of 4 tokens"),
+}
+
+
+def misled(name: str) -> str:
+    """As `complaint`, for a READY that is right and an attempt whose blocks are not."""
+    wrong, why = DESTINATIONS[name]
+    with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, crashed):
+        bad, good = starts(engine, prefill)
+        owned = engine.memory.owned
+        own, other = owned[bad.attempt].blocks, owned[good.attempt].blocks
+        owned[bad.attempt] = msgspec.structs.replace(owned[bad.attempt], blocks=wrong(own, other))
+        before = bytes_of(engine)
+        heard = (prefill.say(prefill.ready(bad, 1)), prefill.hear() if not crashed.wait(0.02) else None)[1]
+        if not isinstance(heard, ReadFailed) or not re.search(why, heard.reason):
+            return f"{heard} where READ_FAILED is due"
+        if not all((one == two).all() for one, two in zip(before, bytes_of(engine), strict=True)):
+            return "bytes have changed"
+        return "" if isinstance(prefill.serve(good, 1), ReadDone) else "another request failed"
+
+
+@pytest.mark.parametrize("name", DESTINATIONS)
+def test_nothing_lands_outside_an_attempts_own_blocks(name: str) -> None:
+    assert misled(name) == ""
+
+
+def test_planted_a_region_that_is_the_whole_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_shm.Region, "check", lambda *arguments: None)
+    assert misled("of another attempt") != ""
+    assert misled("of nobody") != ""
+
+
+def unchecked_ranges(self: Any, layer: int, blocks: Any, start: int, stop: int) -> list[tuple[int, int]]:
+    row = self.kind.row_bytes
+    pieces = [(block * self.block_size, min(stop, (n + 1) * self.block_size) - n * self.block_size) for n, block in enumerate(blocks)]
+    return [((layer * self.blocks * self.block_size + at) * row, count * row) for at, count in pieces]
+
+
+@pytest.mark.parametrize("name", ["outside the pool", "below zero", "too few"])
+def test_planted_destination_blocks_that_nobody_checks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(paged_rows.PagedRows, "ranges", unchecked_ranges)
+    assert misled(name) != ""
+
+
+# ---- any READY: exactly its rows, or nothing
+
+
+CAPACITY = 12
+READIES = st.builds(
+    Ready, st.just("r"), st.just(5), st.builds(TransferId, st.just(1), st.just(1), st.integers(1, 4)), st.integers(0, 2), st.integers(1, 3),
+    st.sampled_from([11, 11, 11, 12]), st.integers(-1, CAPACITY), st.integers(-1, CAPACITY + 2), st.booleans(),
+    st.lists(st.integers(-1, SOURCE_BLOCKS), max_size=4).map(tuple),
+)  # fmt: skip
+FITTING = st.tuples(st.integers(1, 3), st.integers(0, CAPACITY - 1), st.integers(1, CAPACITY), st.permutations(range(SOURCE_BLOCKS)))
+
+
+def fitting(layer: int, start: int, count: int, blocks: list[int]) -> Ready:
+    stop = min(start + count, CAPACITY)
+    span = -(-stop // BLOCK) - start // BLOCK
+    return Ready("r", 5, TransferId(1, 1, layer), SLOT_OF_LAYER[layer - 1], 1, 11, start, stop, False, tuple(blocks[:span]))
+
+
+def fits(ready: Ready) -> bool:
+    layer, blocks = ready.transfer.layer, ready.blocks
+    return (
+        1 <= layer <= 3 and ready.slot == SLOT_OF_LAYER[layer - 1] and ready.incarnation == 11 and 0 <= ready.start < ready.stop <= CAPACITY
+        and len(blocks) == len(set(blocks)) == -(-ready.stop // BLOCK) - ready.start // BLOCK
+        and all(0 <= block < SOURCE_BLOCKS for block in blocks)
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(READIES | FITTING.map(lambda fields: fitting(*fields)))
+def test_any_ready_brings_exactly_its_rows_or_nothing(ready: Ready) -> None:
+    memory, source = DecodeMemory(KINDS, layers=3, blocks=7, block_size=BLOCK, rows=2, hot=4, poison=True), layout_of({0: KINDS, 1: KINDS})
+    mapped, backend = SharedMemory.allocate(source), ShmPull()
+    mapped.bytes[:] = np.random.default_rng(2).integers(0, 100, mapped.bytes.size)
+    peer = Peer(backend, memory, incarnation=1)
+    peer.memory, peer.incarnation = mapped, 11
+    backend.connect(PEER, mapped)
+    memory.ask(4, BLOCK)  # so that the blocks of attempt 5 do not begin at 0
+    memory.ask(5, CAPACITY)
+    memory.admitted()
+    destination = memory.owned[5]
+    want = {name: pages.memory.clone() for name, pages in memory.pages.items()}
+    if fits(ready):
+        layer, first = ready.transfer.layer - 1, ready.start // BLOCK
+        for name in want:
+            rows = mapped.view(ready.slot, name)
+            for token in range(ready.start, ready.stop):
+                block, row = divmod(token, BLOCK)
+                want[name][layer, destination.blocks[block], row] = rows[ready.blocks[block - first], row]
+    for name, pages in memory.pages.items():
+        backend.register(decode_checks.region_of(name, 5), pages.memory, pages.spans(destination.blocks), name)
+    try:
+        outcome = backend.pull(PEER, peer.parts(ready, destination, CAPACITY), Work(ready.slot, ready.epoch))
+        assert outcome.ok, outcome.reason
+        assert fits(ready)
+    except ValueError:
+        assert not fits(ready)
+    for name, pages in memory.pages.items():
+        assert torch.equal(pages.memory.view(torch.int32), want[name].view(torch.int32))
+    backend.close()
+    mapped.close()
