@@ -17,7 +17,7 @@ from tidegate.engine.keys import checked_value, refuse
 from tidegate.engine.refusals import SETTINGS_RULES
 from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, StoreExtra, parse_settings
 
-__all__ = ["DEFAULTS", "OPTIONS", "Option", "prompts_of", "run_config", "run_settings"]
+__all__ = ["DEFAULTS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings"]
 
 DEFAULTS: dict[str, Any] = {
     "prefill": {
@@ -44,6 +44,9 @@ DEFAULTS: dict[str, Any] = {
 """What `tidegate run` does without a file: the demo.  `tidegate config --example` prints it."""
 
 
+LEAST_DEADLINE, SECONDS_A_TOKEN = 120.0, 0.1
+
+
 class Option(NamedTuple):
     """The key that an option of `tidegate run` sets (on both sides, if it is an instance's)."""
 
@@ -56,6 +59,7 @@ OPTIONS = {
     "--block-size": Option(Instance, "block_size"),
     "--kv-dtype": Option(Instance, "dtype"),
     "--device": Option(Instance, "device"),
+    "--deadline": Option(Instance, "deadline_seconds"),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
     "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
     "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
@@ -108,7 +112,13 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
         "port": settings.target.port,
         "concurrency": settings.decode.max_num_seqs or max(1, len(requests)),
+        "deadline_seconds": settings.decode.deadline_seconds or default_deadline(requests),
     })).checked()  # fmt: skip
+
+
+def default_deadline(requests: Sequence[Request]) -> float:
+    """Seconds that a request may wait for its KV: prompts wait for one another, so what all of them take on a slow core."""
+    return max(LEAST_DEADLINE, SECONDS_A_TOKEN * sum(len(request.prompt) for request in requests))
 
 
 def prompts_of(tokens: Sequence[int], count: int, block_size: int) -> tuple[Request, ...]:

@@ -33,6 +33,9 @@ def command(
     hot_buffer: Annotated[int | None, typer.Option(help="Rows of a layer's hot buffer; at least index_topk. [demo: 128]")] = None,
     host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
+    ] = None,
     check_mode: Annotated[bool, typer.Option("--check-mode", help="Allow dtypes that are for checks of arithmetic only.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
@@ -63,7 +66,7 @@ def command(
     given = {
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
-        "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory,
+        "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
     }  # fmt: skip
     try:
         options = {name: value for name, value in given.items() if value is not None}
@@ -129,7 +132,7 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     from rich.console import Console
 
     from tidegate.engine.pair import PairError, run_pair
-    from tidegate.engine.report import compare, tables
+    from tidegate.engine.report import compare, tables, verdict
 
     console = Console()
     lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests), config.plan()
@@ -148,9 +151,8 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         return 130
     for table in tables(config, result, compared):
         console.print(table)
-    equal = all(c.equal for c in compared)
-    console.print("all tokens and logits are bit-equal" if equal else "NOT EQUAL")
-    return 0 if equal and (not oracle or _agrees(config, console)) else 1
+    console.print(verdict(compared), markup=False, highlight=False)
+    return 0 if all(c.equal for c in compared) and (not oracle or _agrees(config, console)) else 1
 
 
 def _agrees(config: RunConfig, console: Console) -> bool:

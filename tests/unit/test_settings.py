@@ -106,6 +106,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefill__block_size": 0}, "prefill.block_size is 0"),
     ({"prefill__max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
     ({"decode__max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"decode__deadline_seconds": 0}, "deadline_seconds is 0: Decode's: seconds until"),
     ({"prefill__num_gpu_blocks_override": 0}, "num_gpu_blocks_override is 0"),
     ({"prefill__tensor_parallel_size": 0}, "tensor_parallel_size is 0"),
     ({"prefill__data_parallel_size": 0}, "data_parallel_size is 0"),
@@ -204,6 +205,17 @@ def test_layer_buffers_hold_the_longest_prompts_that_are_here_at_once() -> None:
     assert blocks(concurrency=3, max_prompt=65) == 3 * 2  # a server does not know its prompts
     assert blocks(1000, concurrency=3, max_prompt=65) == 16 + 2 + 2
     assert blocks(1000, concurrency=3, num_blocks=5) == 5
+
+
+def test_the_deadline_is_decodes_or_grows_with_the_prompts() -> None:
+    def deadline(options: dict[str, Any], tokens: int, **changes: Any) -> float:
+        requests = (Request("a", (1,) * tokens), Request("b", (1,) * tokens))
+        return run_config(run_settings(raw(**changes), options), requests).deadline_seconds
+
+    assert deadline({}, 10) == 120
+    assert deadline({}, 10_000) == 2000
+    assert deadline({"--deadline": 7.5}, 10_000) == 7.5
+    assert deadline({}, 10, decode__deadline_seconds=3, prefill__deadline_seconds=4) == 3
 
 
 def test_the_demos_prompts_are_a_text_a_part_of_a_block_and_a_block() -> None:
