@@ -137,8 +137,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: Annotated[int, Key("tokens of one prefill chunk, at least 1", "2048 or more", _least(1))] = 512
     max_num_seqs: Annotated[int | None, Key("requests at once, at least 1; left out: all that are given", "256", _least(1))] = None
     deadline_seconds: Annotated[float | None, Key(
-        "Decode's: seconds until a request whose KV is not complete fails, more than 0; left out: 120, or 0.1 for each token of all prompts",
-        "-", lambda value: value is None or value > 0)] = None  # fmt: skip
+        "Decode's: seconds until a request whose KV is not complete fails, more than 0; left out: 120, or 0.1 for each token of all "
+        "prompts", "-", lambda value: value is None or value > 0)] = None  # fmt: skip
     num_gpu_blocks_override: Annotated[int | None, Key(
         "blocks of each layer buffer, at least 1; left out: what the prompts at once need", "what memory allows",
         _least(1))] = None  # fmt: skip

@@ -83,12 +83,17 @@ def start_run(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
     return process, pids
 
 
-def test_ctrl_c_ends_all(tmp_path: Path) -> None:
+ENDINGS = [(signal.SIGINT, "all"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "all"), (signal.SIGHUP, "all")]
+
+
+@pytest.mark.parametrize(("number", "whom"), ENDINGS, ids=[f"{number.name} to {whom}" for number, whom in ENDINGS])
+def test_a_signal_ends_all(number: signal.Signals, whom: str, tmp_path: Path) -> None:
     process, pids = start_run(tmp_path)
-    os.killpg(process.pid, signal.SIGINT)
+    (os.kill if whom == "parent" else os.killpg)(process.pid, number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "interrupted" in said
+    assert process.returncode == 128 + number
+    assert said.startswith("tidegate run: ")
+    assert said.count("\n") == 1
     assert gone(pids)
     assert not left(tmp_path)
 
