@@ -6,7 +6,8 @@ nowhere is the demo's; nothing is refused later that can be refused here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ from tidegate.engine.keys import checked_value, refuse
 from tidegate.engine.refusals import SETTINGS_RULES
 from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, StoreExtra, parse_settings
 
-__all__ = ["DEFAULTS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings"]
+__all__ = ["DEFAULTS", "KEYLESS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings", "with_options"]
 
 DEFAULTS: dict[str, Any] = {
     "prefill": {
@@ -67,6 +68,22 @@ OPTIONS = {
     "--host-memory": Option(SparseConfig, "dram_size_per_dp_GB"),
     "--port": Option(Connector, "kv_port"),
 }
+
+
+KEYLESS = {
+    "--new-tokens": "new tokens", "--read-lease": "read lease", "--max-retries": "max retries", "--retry-delay": "retry delay",
+    "--proxy-port": "proxy port", "--prefill-port": "prefill port", "--decode-port": "decode port", "--layers": "num_hidden_layers",
+}  # fmt: skip
+"""Options that set no key, and what errors call their value."""
+_CALLED = {option: rf"\b{one.key}\b" for option, one in OPTIONS.items()} | {option: rf"\b{word} " for option, word in KEYLESS.items()} | {
+    "--device": r"\bdevice is ", "--port": r"(?<!proxy )(?<!prefill )(?<!decode )\bport (is|and) ",
+}  # fmt: skip
+
+
+def with_options(why: str, typed: Collection[str]) -> str:
+    """An error that begins with the options of `typed` whose values it speaks of, unless it names them itself."""
+    meant = [option for option in typed if option not in why and re.search(_CALLED[option], why)]
+    return f"{', '.join(meant)}: {why}" if meant else why
 
 
 def run_settings(file: Mapping[str, Any] | None, options: Mapping[str, Any], *, check_mode: bool = False) -> Settings:

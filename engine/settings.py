@@ -48,7 +48,8 @@ class StoreExtra(msgspec.Struct, frozen=True, kw_only=True):
     layerwise_num_shared_buffers: Annotated[int | None, Key(
         "an integer of at least 1; leave it out to give every layer its buffer", good=_least(1))] = None  # fmt: skip
     layerwise_independent_layers: Annotated[tuple[int, ...] | Literal["all"], Key(
-        'a list of layer numbers (negative ones count from the last), or "all"')] = (0,)  # fmt: skip
+        'a list of layer numbers (negative ones count from the last; an empty one, or the option\'s "none": no layer), '
+        'or "all"')] = (0,)  # fmt: skip
     layerwise_prefetch_layers: Annotated[int | None, Key(
         "an integer from 0 to below the number of shared buffers; left out: 1 if there are two; steps are claimed one at a time, so "
         "that more than 1 is as 1", "1, or min(B, 8)", _least(0))] = None  # fmt: skip

@@ -60,7 +60,7 @@ def command(
     from tidegate.engine.errors import ConfigError
     from tidegate.engine.model_options import model_options, tokens_of
     from tidegate.engine.oracle import OracleError, need_transformers
-    from tidegate.engine.run_options import prompts_of, run_config, run_settings
+    from tidegate.engine.run_options import KEYLESS, prompts_of, run_config, run_settings, with_options
     from tidegate.engine.settings import read_settings
 
     given = {
@@ -68,8 +68,9 @@ def command(
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
     }  # fmt: skip
+    options = {name: value for name, value in given.items() if value is not None}
+    typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
     try:
-        options = {name: value for name, value in given.items() if value is not None}
         settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
         requests = prompts_of(tokens_of(prompt_file or DEMO_PROMPT, model), prompts, settings.prefill.block_size)
         run = run_config(
@@ -84,7 +85,7 @@ def command(
         if trace is not None:
             _new_folder(trace)
     except (ConfigError, OracleError) as error:
-        typer.echo(f"tidegate run: {error}", err=True)
+        typer.echo(f"tidegate run: {with_options(str(error), typed)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("tidegate run: interrupted; nothing was started", err=True)
@@ -118,6 +119,8 @@ def _free(port: int, option: str) -> None:
 def _new_folder(path: Path) -> None:
     from tidegate.engine.errors import ConfigError
 
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"trace folder {path} is a file: give a new folder with --trace")
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):

@@ -15,7 +15,7 @@ from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.config_page import page
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import documented, keys_of, parse
-from tidegate.engine.run_options import OPTIONS, prompts_of, run_config, run_settings
+from tidegate.engine.run_options import KEYLESS, OPTIONS, prompts_of, run_config, run_settings, with_options
 from tidegate.engine.settings import Connector, Instance, RemoteExtra, SparseConfig, StoreExtra, parse_settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +93,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"target__data_read_retries": 1}, "data_read_retries is 1: must be 0: connector-level data-read retry is not implemented"),
     ({"sparse__topk_buffer_size": 0}, "topk_buffer_size is 0"),
     ({"sparse__dram_size_per_dp_GB": 0}, "dram_size_per_dp_GB is 0"),
+    ({"sparse__dram_size_per_dp_GB": float("inf")}, "dram_size_per_dp_GB is inf: host memory"),
+    ({"decode__deadline_seconds": float("nan")}, "deadline_seconds is nan"),
     ({"sparse__keep_device_kv_cache": True}, "keep_device_kv_cache is True: must be false"),
     ({"sparse__use_fused_overlap": True}, "use_fused_overlap is True: must be false"),
     ({"sparse__host_backend": "mooncake"}, "host_backend is 'mooncake'"),
@@ -173,6 +175,19 @@ def test_an_option_wins_over_the_file_and_passes_the_keys_rule() -> None:
         with pytest.raises(ConfigError, match=f"^{option} is "):
             run_settings(None, {option: object()})
         assert key in keys_of(kind)
+
+
+def test_an_error_names_the_options_that_were_typed() -> None:
+    def said(why: str, *typed: str) -> str:
+        return with_options(why, typed or (*OPTIONS, *KEYLESS)).removesuffix(why)
+
+    assert said("prefill.dtype is 'x'") == "--kv-dtype: "
+    assert said("topk_buffer_size is 3: give 64, or another block_size") == "--block-size, --hot-buffer: "
+    assert said("topk_buffer_size is 3: give 64, or another block_size", "--hot-buffer") == "--hot-buffer: "
+    assert said("proxy port is -1: between") == "--proxy-port: "
+    assert said("port and proxy port are both 3") == "--port, --proxy-port: "
+    assert said("read lease is -1 s") == "--read-lease: "
+    assert said("fewer new tokens (--new-tokens)") == said("the pool needs an Ascend device") == ""
 
 
 def test_an_option_without_its_connector_is_refused() -> None:
