@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tidegate.engine.config import RunConfig
 
+SHOWN = 8  # lengths of prompts
 DEMO_PROMPT = Path(__file__).resolve().parents[2] / "examples/tide-gates.txt"
 
 
@@ -58,6 +59,7 @@ def command(
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
     from tidegate.engine.errors import ConfigError
+    from tidegate.engine.memory import available, refuse_memory
     from tidegate.engine.model_options import model_options, tokens_of
     from tidegate.engine.oracle import OracleError, need_transformers
     from tidegate.engine.run_options import KEYLESS, prompts_of, run_config, run_settings, with_options
@@ -78,6 +80,7 @@ def command(
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
             **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
+        refuse_memory(run, available())
         if oracle:
             need_transformers()
         for name, number in run.ports.items():
@@ -138,7 +141,8 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     from tidegate.engine.report import compare, tables, verdict
 
     console = Console()
-    lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests), config.plan()
+    lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests[:SHOWN]), config.plan()
+    lengths += ", ..." if len(config.requests) > SHOWN else ""
     console.print(f"{len(config.requests)} requests of {lengths} tokens in chunks of {config.chunk}")
     console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in a process each")
     try:

@@ -42,6 +42,7 @@ BAD: dict[str, list[str]] = {
     "--prompts is 0": ["--prompts", "0"],
     "new tokens is 0": ["--new-tokens", "0"],
     "--layers: num_hidden_layers is 0": ["--layers", "0"],
+    "100000 requests at once of up to": ["--prompts", "100000"],
     "prompt file /nowhere: No such file or directory; give a readable file with --prompt-file": ["--prompt-file", "/nowhere"],
     "configuration file /nowhere: No such file or directory; give a readable file with --config": ["--config", "/nowhere"],
     "trace folder /proc/x": ["--trace", "/proc/x"],
@@ -85,7 +86,8 @@ def test_bad_values_are_one_line_that_names_value_rule_and_way_out_and_leave_not
     empty.touch()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    cases = BAD | {f"prompt file {empty} is empty: a prompt has": ["--prompt-file", str(empty)], "is not empty: a trace": ["--trace", str(tmp_path)],
+    cases = BAD | {f"prompt file {empty} is empty: a prompt has": ["--prompt-file", str(empty)],
+                   "is not empty: a trace": ["--trace", str(tmp_path)],
                    f"trace folder {empty} is a file: give a new folder": ["--trace", str(empty)]}
     for n, (why, content) in enumerate(FILES.items()):
         (tmp_path / f"{n}.json").write_text(json.dumps(content))
