@@ -18,6 +18,8 @@ import pytest
 from settings_tools import raw
 from test_ends import TIDEGATE, gone, left, workers
 
+from tidegate.spec.trace_lines import TraceRefused, read_file
+
 BAD: dict[str, list[str]] = {
     "--chunk is 0: tokens of one prefill chunk, at least 1": ["--chunk", "0"],
     "--block-size is 0": ["--block-size", "0"],
@@ -149,6 +151,9 @@ def test_ctrl_c_leaves_no_process_socket_file_or_shared_memory(moment: str, tmp_
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said
+    if written.exists():
+        with pytest.raises(TraceRefused, match="cut off"):
+            read_file(written)
     assert gone(pids)
     assert not left(tmp_path)
     assert not sockets_of(pids)
