@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from settings_tools import EXTRA, raw
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.cli.run import command
 from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.config_page import page
 from tidegate.engine.errors import ConfigError
@@ -258,6 +260,13 @@ def test_the_page_of_the_keys_is_what_the_code_enforces() -> None:
         for name, _, key in documented(kind):
             assert f"| `{name}` |" in page()
             assert key.rule.replace("|", "\\|") in page()
+
+
+def test_every_option_of_the_command_is_on_the_page_once() -> None:
+    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(command).parameters}
+    assert options >= OPTIONS.keys() | KEYLESS.keys()
+    for option in options:
+        assert page().count(f"| `{option}` | ") == 1, option
 
 
 def test_the_example_that_the_command_prints_is_the_demo() -> None:
