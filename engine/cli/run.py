@@ -158,7 +158,7 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         return 130
     for table in tables(config, result, compared):
         console.print(table)
-    console.print(verdict(compared), markup=False, highlight=False)
+    console.print(verdict(compared), markup=False, highlight=False, soft_wrap=True)
     return 0 if all(c.equal for c in compared) and (not oracle or _agrees(config, console)) else 1
 
 
