@@ -18,12 +18,12 @@ def needed(config: RunConfig) -> dict[str, int]:
     """Bytes by what they are for, both workers together; the model's weights are not among them."""
     model = config.model_config()
     main, index = (width * model.torch_dtype.itemsize for width in (model.main_width, model.index_width))
-    rows = config.max_tokens + config.new_tokens
+    row = model.cache_layers * (main + index)
     return {
         "layer buffers": len(config.layer_plan().buffers) * config.prefill_blocks * config.block_size * (main + index),
-        "Prefill's host pool": config.pool_objects * config.block_size * model.cache_layers * (main + index),
-        "Decode's host pool": config.places * model.cache_layers * rows * (main + index),
-        "hot buffers": config.concurrency * model.num_hidden_layers * config.hot_buffer * main,
+        "Prefill's host pool": config.pool_objects * config.block_size * row,
+        "Decode's host pool": config.decode_blocks * config.block_size * row,
+        "hot buffers": config.concurrency * model.cache_layers * config.hot_buffer * main,
     }
 
 

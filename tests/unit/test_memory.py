@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tidegate.engine.config import Request, RunConfig
-from tidegate.engine.decode_worker import AREAS
+from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.errors import ConfigError
-from tidegate.engine.hot_buffer import HotRows
 from tidegate.engine.memory import available, needed, refuse_memory
+from tidegate.engine.paged_rows import RowKind
 from tidegate.engine.prefill_copies import extent_layout
-from tidegate.engine.row_pool import RowPool
 from tidegate.engine.slot_layout import plan_layout
 
 
@@ -29,11 +28,11 @@ def test_what_is_needed_is_what_the_workers_allocate() -> None:
     )  # fmt: skip
     assert parts["layer buffers"] == layout.size
     assert parts["Prefill's host pool"] == c.pool_objects * extent_layout(layout).size
-    widths = dict(zip(AREAS, (model.main_width, model.index_width), strict=True))
-    pools = [RowPool(c.places, model.cache_layers, c.max_tokens + c.new_tokens, one, model.torch_dtype) for one in widths.values()]
-    assert parts["Decode's host pool"] == sum(pool.memory.nbytes for pool in pools)
-    hot = HotRows(c.concurrency, model.num_hidden_layers, c.hot_buffer, model.main_width, model.torch_dtype)
-    assert parts["hot buffers"] == hot.memory.nbytes
+    kinds = [RowKind("main", model.dtype, model.main_width), RowKind("index", model.dtype, model.index_width)]
+    decode = DecodeMemory(kinds, layers=model.cache_layers, blocks=c.decode_blocks, block_size=c.block_size, rows=c.concurrency,
+                          hot=c.hot_buffer)  # fmt: skip
+    assert parts["Decode's host pool"] == sum(pages.memory.nbytes for pages in decode.pages.values())
+    assert parts["hot buffers"] == decode.hot.nbytes
 
 
 def test_more_than_there_is_is_refused_with_the_parts_of_the_sum(tmp_path: Path) -> None:
