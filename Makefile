@@ -24,4 +24,4 @@ test-long: install
 	$(BIN)/python tests/run_parts.py --long
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .demo-trace .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -135,7 +135,7 @@ class Admission:
         deadline = self._config.deadline_seconds
         for one in list(self.active.values()):
             if one.since is not None and now - one.since > deadline:
-                self._give_up(one, Refused(504, f"not complete after {deadline:g} s"))
+                self._give_up(one, Refused(504, f"not complete after {deadline:g} s; raise --deadline (deadline_seconds)"))
 
     def close(self) -> None:
         """Answer everybody, and end every attempt."""

@@ -6,6 +6,7 @@ rule and the way out; both workers get the same configuration, so that they agre
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Literal
@@ -189,17 +190,20 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def _value_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
         """(kept?, the error if not) of rules about single values; `_size_rules` relies on them."""
         rules: list[tuple[bool, str]] = [
+            *((math.isfinite(value), f"{name.removesuffix('_seconds').replace('_', ' ')} is {value}: give a finite number")
+              for name, value in msgspec.structs.asdict(self).items() if isinstance(value, float)),
             (bool(self.requests), "no prompt was given: give --prompt-file with at least one byte"),
             (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
             (self.new_tokens >= 1, f"new tokens is {self.new_tokens}: at least 1"),
             (self.chunk >= 1, f"chunk is {self.chunk}: a chunk has at least 1 token"),
             (self.block_size >= 1, f"block_size is {self.block_size}: a block has at least 1 token"),
-            (self.hot_buffer >= model.index_topk,
-             f"hot buffer is {self.hot_buffer} rows: one step reads index_topk = {model.index_topk}; give at least as many"),
+            (self.block_size < 1 or (self.hot_buffer >= model.index_topk and self.hot_buffer % self.block_size == 0),
+             f"topk_buffer_size is {self.hot_buffer}: a hot buffer is made of whole blocks of {self.block_size} tokens and holds what one "
+             f"step reads, index_topk = {model.index_topk} rows; give {self._hot_buffer(model.index_topk)}, or another block_size"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
             *((0 <= port < 65536, f"{name} is {port}: between 1 and 65535, or 0 for a free one") for name, port in self.ports.items()),
-            (len({port for port in self.ports.values() if port}) == sum(map(bool, self.ports.values())),
-             f"one port is given to two servers: {self.ports}; give each its own, or 0"),
+            *((one == 0 or one != other, f"{name} and {second} are both {one}: give each server its own port, or 0 for a free one")
+              for (name, one), (second, other) in itertools.combinations(self.ports.items(), 2)),
             (self.max_retries >= 0, f"max retries is {self.max_retries}: 0 (never again) or more"),
             (self.retry_delay >= 0, f"retry delay is {self.retry_delay} s: 0 or more"),
             (self.max_waiting >= 1, f"max waiting is {self.max_waiting}: at least 1 prompt may wait"),
@@ -210,6 +214,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),
         ]  # fmt: skip
         return rules
+
+    def _hot_buffer(self, topk: int) -> int:
+        """The smallest good one that is no smaller than what was given."""
+        block = max(1, self.block_size)
+        return -(-max(self.hot_buffer, topk) // block) * block
 
     def _size_rules(self, model: ModelConfig) -> list[tuple[bool, str]]:
         need, room = self.request_blocks * self.block_bytes, self.host_memory_gib * GIB
@@ -224,7 +233,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
              f"pool_blocks is {self.pool_blocks}: the longest prompt needs {objects} of {self.block_size} tokens in chunks of "
              f"{self.chunk}; give at least as many, or 0"),
             (longest <= model.max_position_embeddings,
-             f"{longest} tokens in the longest request: the model ends at {model.max_position_embeddings}"),
+             f"{longest} tokens in the longest request: the model ends at {model.max_position_embeddings}; give a shorter prompt or fewer "
+             "new tokens (--prompt-file, --new-tokens)"),
             (need <= room,
              f"the host pool is of {self.host_memory_gib:g} GiB (dram_size_per_dp_GB): one request of {longest} tokens needs "
              f"{math.ceil(need / GIB * 1000) / 1000:g} GiB; give at least that"),

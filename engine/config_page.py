@@ -5,11 +5,14 @@ Rule: nothing about a key, an option or a refusal is written by hand: what the p
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable
 
 import msgspec
+from typer.models import OptionInfo
 
+from tidegate.engine.cli.run import command
 from tidegate.engine.keys import Rule, documented
 from tidegate.engine.refusals import MODEL_RULES, SETTINGS_RULES
 from tidegate.engine.run_options import DEFAULTS, OPTIONS
@@ -26,8 +29,9 @@ prints; an option of `run` wins over the file. Names, shapes and defaults are th
 last column says where it differs: another default or name there, `-` for a key that only Tidegate has.
 
 Everything is checked before memory is allocated or a process started. A value that is refused ends the command with one line,
-which names the key, the value, the rule and the way out, and with exit code 2. A key that nobody knows is refused with the nearest
-one that is known.
+which names the key, the option if one was typed, the value, the rule and the way out, and with exit code 2. A key that nobody knows
+is refused with the nearest one that is known. What is no value at all for an option (`--chunk many`), and an option that there is
+not, is refused by the parser of the command line, in its own form and with the same exit code.
 
 This page is written by `tidegate config --write`, from the code.
 """
@@ -61,10 +65,21 @@ def page() -> str:
     parts.append(BUFFERS)
     parts.append("## Options of `tidegate run` that set a key\n")
     parts.append(_table(("option", "key"), ((f"`{name}`", f"`{option.key}`") for name, option in OPTIONS.items())))
+    parts.append("## Options of `tidegate run` without a key\n")
+    parts.append(_table(("option", "default", "meaning"), keyless()))
     parts.append("## Refused by name\n\nThe boundaries of the design, and settings that contradict each other:\n")
     parts.append("".join(f"* {rule.about}\n" for rule in _all_rules()))
     parts.append("## The demo's configuration\n\n```json\n" + json.dumps(DEFAULTS, indent=1) + "\n```\n")
     return "\n".join(parts)
+
+
+def keyless() -> Iterable[tuple[str, str, str]]:
+    """(option, default, meaning) of those that no key stands for, from the command itself."""
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        option = f"--{name.replace('_', '-')}"
+        if option not in OPTIONS:
+            (said,) = (one for one in parameter.annotation.__metadata__ if isinstance(one, OptionInfo))
+            yield f"`{option}`", _shown(parameter.default), said.help or ""
 
 
 def _all_rules() -> Iterable[Rule[object]]:

@@ -1,12 +1,13 @@
 """Configuration keys that explain themselves: what a value must be stands at the field, for the parser, the error and the page.
 
 Rules: an unknown key is refused with the nearest known one; a value of the wrong type or range is refused by the rule that
-docs/configuration.md shows; no error passes without the key's whole path.
+docs/configuration.md shows, and a number that is not finite by all; no error passes without the key's whole path.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def _value(known: tuple[Any, Key], value: object, path: str) -> Any:
         converted = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         raise ConfigError(f"{path} is {value!r}: {key.rule}") from None
-    if not key.good(converted):
+    if not key.good(converted) or (isinstance(converted, float) and not math.isfinite(converted)):
         raise ConfigError(f"{path} is {value!r}: {key.rule}")
     return converted
 

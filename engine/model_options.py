@@ -33,12 +33,14 @@ def model_options(folder: Path | None, *, layers: int | None, seed: int | None) 
 
 
 def tokens_of(path: Path, folder: Path | None) -> list[int]:
-    """Tokens of the text file `path`, by the tokenizer of the model in `folder`.  ConfigError where either cannot be read."""
+    """Tokens of the text file `path`, by the tokenizer of the model in `folder`.  ConfigError if either is unreadable or empty."""
     try:
-        return Tokenizer(folder or "").encode(path.read_bytes())
+        if tokens := Tokenizer(folder or "").encode(path.read_bytes()):
+            return tokens
     except OSError as error:
         raise ConfigError(f"prompt file {path}: {error.strerror}; give a readable file with --prompt-file") from None
     except CheckpointError as error:
         raise ConfigError(str(error)) from None
     except ValueError as error:
         raise ConfigError(f"prompt file {path}: {error}") from None
+    raise ConfigError(f"prompt file {path} is empty: a prompt has at least one token; give another with --prompt-file")

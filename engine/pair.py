@@ -12,6 +12,7 @@ import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,13 @@ def worker_argv(role: str) -> list[str]:
     return [sys.executable, "-m", f"tidegate.engine.{role}_worker"]
 
 
+def _ending(code: int) -> str:
+    """An exit code in words; the kernel kills with SIGKILL when memory runs out, and says so to nobody here."""
+    if code >= 0:
+        return f"died with exit code {code}"
+    return f"was killed by {signal.Signals(-code).name}{' (out of memory?)' if -code == signal.SIGKILL else ''}"
+
+
 class Worker:
     """One child process; its lines come out of a queue that all share."""
 
@@ -90,7 +98,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             raise PairError(f"the {self.role} worker gave its last line and did not end in {timeout:g} s; ended it") from None
         if code:
-            raise PairError(f"the {self.role} worker ended with exit code {code}: {self.said()[-2000:]}")
+            raise PairError(f"the {self.role} worker gave its last line and {_ending(code)}: {self.said()[-2000:]}")
 
     def said(self) -> str:
         self.stderr.seek(0)
@@ -144,7 +152,7 @@ class Run:
                 self._take(role, line)
             elif (code := self.workers[role].process.wait()) or role not in self.out.stats:
                 said = self.workers[role].said()[-2000:] or "it said nothing"
-                raise PairError(f"the {role} worker died with exit code {code}: {said}")
+                raise PairError(f"the {role} worker {_ending(code)}: {said}")
 
     def _silent(self, timeout: float) -> str:
         missing = [r.id for i, r in enumerate(self.config.requests) if i not in self.told]

@@ -33,6 +33,9 @@ class Recording(Protocol):
     def record(self, kind: str, **fields: Any) -> None:
         """Add one line."""
 
+    def flush(self) -> None:
+        """Hand the lines so far to the operating system."""
+
 
 class Recorder:
     """Writes lines `{"process": .., "seq": 0, 1, .., "kind": .., **fields}` to a new file at `path`.

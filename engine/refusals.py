@@ -50,7 +50,8 @@ def _dtype(s: Settings) -> str:
             return (f"{name}.dtype is {one.dtype!r}: the main KV cache must be {KV_DTYPE}; {' and '.join(CHECK_DTYPES)} are for checks "
                     "of arithmetic only, and need check mode (check_mode, --check-mode)")  # fmt: skip
         if one.dtype not in (KV_DTYPE, *CHECK_DTYPES):
-            return f"{name}.dtype is {one.dtype!r}: the main KV cache must be {KV_DTYPE}"
+            return (f"{name}.dtype is {one.dtype!r}: the main KV cache must be {KV_DTYPE}; give that, or {' or '.join(CHECK_DTYPES)} in "
+                    "check mode (check_mode, --check-mode)")  # fmt: skip
     return ""
 
 
@@ -185,14 +186,6 @@ def _blocks(s: Settings) -> str:
     return "" if p == d else f"block_size is {p} on Prefill and {d} on Decode: Decode copies whole blocks; give both one size"
 
 
-def _hot_blocks(s: Settings) -> str:
-    size, block = s.sparse.topk_buffer_size, s.decode.block_size
-    if size % block:
-        return (f"topk_buffer_size is {size}: a hot buffer is made of whole blocks of {block} tokens; give {size // block * block} or "
-                f"{(size // block + 1) * block}")  # fmt: skip
-    return ""
-
-
 SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("hybrid", "hybrid KV cache layouts", _hybrid),
     Rule("ungated", "shared buffers with a connector that has no completion gate for each buffer (MooncakeLayerwiseConnector)", _ungated),
@@ -211,7 +204,6 @@ SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("transfer backends", "unequal `transfer_backend` on the two sides", _same_backend),
     Rule("stray protocol", "a memfabric protocol without memfabric", _stray_protocol),
     Rule("block size", "unequal `block_size` on the two sides", _blocks),
-    Rule("hot blocks", "a hot buffer that is no multiple of `block_size`", _hot_blocks),
     Rule("backends", "`memcache` and `memfabric` (this release)", _backends),
     Rule("device", "a device that is not there", _device),
 )

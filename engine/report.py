@@ -17,15 +17,16 @@ from tidegate.engine.model import Tokenizer, reference_generate
 from tidegate.engine.pair import PairResult
 from tidegate.engine.worker_io import Line
 
-__all__ = ["Comparison", "compare", "tables"]
+__all__ = ["Comparison", "compare", "tables", "verdict"]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One request against the run with everything resident."""
+    """One request against the run with everything resident; one that failed has nothing to compare, and a reason."""
 
     request: str
     prompt_tokens: int
+    failed: bool
     tokens: list[int]
     tokens_equal: bool
     logits_equal: bool
@@ -44,7 +45,7 @@ def compare(config: RunConfig, result: PairResult) -> list[Comparison]:
     for index, request in enumerate(config.requests):
         line = result.results[index]
         if not line.ok:
-            out.append(Comparison(request.id, len(request.prompt), [], False, False, line.text))
+            out.append(Comparison(request.id, len(request.prompt), True, [], False, False, line.text))
             continue
         tokens, logits = reference_generate(model, request.prompt, config.chunk, config.new_tokens)
         out.append(_against(request.id, len(request.prompt), line, tokens, logits.float().numpy()))
@@ -55,7 +56,7 @@ def _against(name: str, prompt: int, line: Line, tokens: list[int], logits: np.n
     got = np.frombuffer(line.logits, np.float32).reshape(logits.shape)
     same = got.tobytes() == np.ascontiguousarray(logits, np.float32).tobytes()
     reason = "" if same else f"largest logit difference {float(np.abs(got - logits).max()):.3g}"
-    return Comparison(name, prompt, line.tokens, line.tokens == tokens, same, reason)
+    return Comparison(name, prompt, False, line.tokens, line.tokens == tokens, same, reason)
 
 
 def text_of(tokens: list[int], checkpoint: str) -> str:
@@ -69,6 +70,22 @@ def hidden_share(blocked: float, moved: float) -> str:
     return f"{1 - blocked / moved:.0%}" if moved else "nothing was moved"
 
 
+def _words(c: Comparison) -> tuple[str, str]:
+    return ("not compared", "not compared") if c.failed else (str(c.tokens_equal), str(c.logits_equal))
+
+
+def verdict(compared: list[Comparison]) -> str:
+    """The last line: a request that failed and one that came out wrong are different news."""
+    failed = [c for c in compared if c.failed]
+    unequal = [c for c in compared if not c.failed and not c.equal]
+    news = [f"{len(failed)} of {len(compared)} requests failed: {'; '.join(dict.fromkeys(c.reason for c in failed))}"] if failed else []
+    if unequal:
+        news.append(f"NOT EQUAL: {', '.join(c.request for c in unequal)}")
+    elif len(failed) < len(compared):
+        news.append(f"all tokens and logits {'of the others ' if failed else ''}are bit-equal")
+    return "\n".join(news)
+
+
 def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) -> list[Table]:
     """The report as rich tables."""
     random = "" if config.checkpoint else " (random weights: the text means nothing, its equality does)"
@@ -77,7 +94,7 @@ def tables(config: RunConfig, result: PairResult, compared: list[Comparison]) ->
         answers.add_column(name, overflow="fold")
     for c in compared:
         text = Text(text_of(c.tokens, config.checkpoint))  # as it is: what a model says is no markup
-        answers.add_row(c.request, str(c.prompt_tokens), text, str(c.tokens_equal), str(c.logits_equal), c.reason)
+        answers.add_row(c.request, str(c.prompt_tokens), text, *_words(c), Text(c.reason))
     figures = Table(title="Figures", show_header=False)
     for name, value in rows(config, result):
         figures.add_row(name, value)

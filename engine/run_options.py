@@ -6,7 +6,8 @@ nowhere is the demo's; nothing is refused later that can be refused here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ from tidegate.engine.keys import checked_value, refuse
 from tidegate.engine.refusals import SETTINGS_RULES
 from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, StoreExtra, parse_settings
 
-__all__ = ["DEFAULTS", "OPTIONS", "Option", "prompts_of", "run_config", "run_settings"]
+__all__ = ["DEFAULTS", "KEYLESS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings", "with_options"]
 
 DEFAULTS: dict[str, Any] = {
     "prefill": {
@@ -44,6 +45,9 @@ DEFAULTS: dict[str, Any] = {
 """What `tidegate run` does without a file: the demo.  `tidegate config --example` prints it."""
 
 
+LEAST_DEADLINE, SECONDS_A_TOKEN = 120.0, 0.1
+
+
 class Option(NamedTuple):
     """The key that an option of `tidegate run` sets (on both sides, if it is an instance's)."""
 
@@ -56,6 +60,7 @@ OPTIONS = {
     "--block-size": Option(Instance, "block_size"),
     "--kv-dtype": Option(Instance, "dtype"),
     "--device": Option(Instance, "device"),
+    "--deadline": Option(Instance, "deadline_seconds"),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
     "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
     "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
@@ -63,6 +68,22 @@ OPTIONS = {
     "--host-memory": Option(SparseConfig, "dram_size_per_dp_GB"),
     "--port": Option(Connector, "kv_port"),
 }
+
+
+KEYLESS = {
+    "--new-tokens": "new tokens", "--read-lease": "read lease", "--max-retries": "max retries", "--retry-delay": "retry delay",
+    "--proxy-port": "proxy port", "--prefill-port": "prefill port", "--decode-port": "decode port", "--layers": "num_hidden_layers",
+}  # fmt: skip
+"""Options that set no key, and what errors call their value."""
+_CALLED = {option: rf"\b{one.key}\b" for option, one in OPTIONS.items()} | {option: rf"\b{word} " for option, word in KEYLESS.items()} | {
+    "--device": r"\bdevice is ", "--port": r"(?<!proxy )(?<!prefill )(?<!decode )\bport (is|and) ",
+}  # fmt: skip
+
+
+def with_options(why: str, typed: Collection[str]) -> str:
+    """An error that begins with the options of `typed` whose values it speaks of, unless it names them itself."""
+    meant = [option for option in typed if option not in why and re.search(_CALLED[option], why)]
+    return f"{', '.join(meant)}: {why}" if meant else why
 
 
 def run_settings(file: Mapping[str, Any] | None, options: Mapping[str, Any], *, check_mode: bool = False) -> Settings:
@@ -108,7 +129,13 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
         "port": settings.target.port,
         "concurrency": settings.decode.max_num_seqs or max(1, len(requests)),
+        "deadline_seconds": settings.decode.deadline_seconds or default_deadline(requests),
     })).checked()  # fmt: skip
+
+
+def default_deadline(requests: Sequence[Request]) -> float:
+    """Seconds that a request may wait for its KV: prompts wait for one another, so what all of them take on a slow core."""
+    return max(LEAST_DEADLINE, SECONDS_A_TOKEN * sum(len(request.prompt) for request in requests))
 
 
 def prompts_of(tokens: Sequence[int], count: int, block_size: int) -> tuple[Request, ...]:

@@ -48,7 +48,8 @@ class StoreExtra(msgspec.Struct, frozen=True, kw_only=True):
     layerwise_num_shared_buffers: Annotated[int | None, Key(
         "an integer of at least 1; leave it out to give every layer its buffer", good=_least(1))] = None  # fmt: skip
     layerwise_independent_layers: Annotated[tuple[int, ...] | Literal["all"], Key(
-        'a list of layer numbers (negative ones count from the last), or "all"')] = (0,)  # fmt: skip
+        'a list of layer numbers (negative ones count from the last; an empty one, or the option\'s "none": no layer), '
+        'or "all"')] = (0,)  # fmt: skip
     layerwise_prefetch_layers: Annotated[int | None, Key(
         "an integer from 0 to below the number of shared buffers; left out: 1 if there are two; steps are claimed one at a time, so "
         "that more than 1 is as 1", "1, or min(B, 8)", _least(0))] = None  # fmt: skip
@@ -136,6 +137,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     block_size: Annotated[int, Key("tokens of a KV block, at least 1, the same on both sides", good=_least(1))] = 128
     max_num_batched_tokens: Annotated[int, Key("tokens of one prefill chunk, at least 1", "2048 or more", _least(1))] = 512
     max_num_seqs: Annotated[int | None, Key("requests at once, at least 1; left out: all that are given", "256", _least(1))] = None
+    deadline_seconds: Annotated[float | None, Key(
+        "Decode's: seconds until a request whose KV is not complete fails, more than 0; left out: 120, or 0.1 for each token of all "
+        "prompts", "-", lambda value: value is None or value > 0)] = None  # fmt: skip
     num_gpu_blocks_override: Annotated[int | None, Key(
         "blocks of each layer buffer, at least 1; left out: what the prompts at once need", "what memory allows",
         _least(1))] = None  # fmt: skip

@@ -54,6 +54,7 @@ def trace_header(
         shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
         chunk_tokens=chunk_tokens, read_lease=read_lease,
     )  # fmt: skip
+    recorder.flush()  # what remains of a run that is interrupted is known for its trace, cut off
 
 
 def trace_observer(recorder: Recording) -> Observer | None:

@@ -48,6 +48,8 @@ def compute(engine: PrefillEngine, run: Run, step: Step) -> None:
 
 
 def main(trace: str = "") -> int:
+    if trace:
+        Path(trace).mkdir(parents=True, exist_ok=True)
     decode = subprocess.Popen([sys.executable, str(Path(__file__).with_name("embed_decode.py")), *([trace] if trace else [])],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert decode.stdout is not None

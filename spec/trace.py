@@ -7,8 +7,10 @@ what was possible instead; a trace in which no attempt was scheduled or failed i
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ __all__ = ["Accepted", "check"]
 
 STACK = "-Xss64m"  # a long trace is one long literal, which SANY reads by recursion
 LONG = 3000  # lines from which on a JVM that compiles well is worth its start
+PROGRESS = re.compile(r"Progress\((\d+)\)")  # the depth, which is the line: each line is one step
 BUDGETS = ("Loss", "Dup", "Fail", "Unknown", "SaveFail", "LoadFail", "Evict", "Abort", "Revoke")
 
 
@@ -44,15 +47,18 @@ class Accepted:
     repeated: int = 0
 
 
-def check(folder: Path) -> Accepted:
-    """Judge one run. Raises TraceRefused; Unreadable or SpecError where it cannot be judged."""
+def check(folder: Path, on_progress: Callable[[int, int], None] = lambda done, lines: None) -> Accepted:
+    """Judge one run. Raises TraceRefused; Unreadable or SpecError where it cannot be judged.
+
+    on_progress: told how many lines there are and how many of them TLC has judged: at its start, then about once a minute.
+    """
     files = read_directory(folder)
     names = read_names(files)
     lines = merge(files)
     _substance(files)
     records, repeated = encode(names, lines)
     check_ranges(lines)
-    result = run(names, records)
+    result = run(names, records, on_progress)
     last = files["prefill"].lines[-1]
     if problem := refusal(result, [*lines, Line(last.where, "both", "end", "Rest")], names):
         raise problem
@@ -138,8 +144,14 @@ def _event(names: Names, line: Line) -> dict[str, Any]:
     return out
 
 
-def run(names: Names, records: list[dict[str, Any]]) -> Result:
+def run(names: Names, records: list[dict[str, Any]], on_progress: Callable[[int, int], None]) -> Result:
     """Have TLC judge the records."""
+
+    def line(text: str) -> None:
+        if found := PROGRESS.search(text):
+            on_progress(min(int(found[1]), len(records)), len(records))
+
+    on_progress(0, len(records))
     by_number = sorted((number, nonce) for nonce, number in names.attempts.items())
     counts = [names.chunks.get(nonce, 1) for _, nonce in by_number]
     log = ",\n".join(map(tla, [*records, {"op": "Rest"}]))
@@ -159,4 +171,4 @@ def run(names: Names, records: list[dict[str, Any]]) -> Result:
         if not module.exists():
             raise SpecError(f"{module} is missing: run from a source checkout")
         jvm = tlc.LIGHT if len(records) < LONG else ("-XX:+UseSerialGC",)
-        return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=(STACK, *jvm))
+        return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=(STACK, *jvm), on_line=line)

@@ -127,7 +127,7 @@ def read_directory(folder: Path) -> dict[str, File]:
         raise Unreadable(f"{folder} is no directory: give the directory that `tidegate run --trace DIR` wrote")
     paths = sorted(folder.glob("*.jsonl"))
     if not paths:
-        raise TraceRefused(str(folder), "the trace is empty: there is no *.jsonl file in it")
+        raise Unreadable(f"{folder} holds no trace: there is no *.jsonl file in it; give what `tidegate run --trace DIR` wrote")
     out: dict[str, File] = {}
     for path in paths:
         file = read_file(path)
@@ -159,7 +159,7 @@ def read_file(path: Path) -> File:
     header = _header(path, dicts[0])
     lines = [_line(f"{path}:{number}", header.role, one) for number, one in enumerate(dicts[1:], 2)]
     if not lines or lines[-1].kind != "end":
-        raise TraceRefused(f"{path}:{len(dicts)}", "the trace is cut off: its last line is no `end`, so the process did not finish")
+        raise TraceRefused(f"{path}:{len(dicts)}", "the trace is cut off: the run did not end, for its last line is no `end`")
     for line in lines[:-1]:
         if line.kind == "end":
             raise TraceRefused(line.where, "`end` is the last line of a trace, and lines follow")

@@ -2,10 +2,15 @@
 
 Rules: one verb, one module with a function `command` whose docstring ends in an example; a verb imports what it needs inside
 that function, so that `tidegate --help` stays fast.  Exit codes: 0 as wished; 1 the verb found what it looks for (a stale
-file, a violated model, a wrong token); 2 it could not do its work (bad arguments, no Java, a broken module).
+file, a violated model, a wrong token); 2 it could not do its work (bad arguments, no Java, a broken module); 128 and the number of
+the signal that ended it.  SIGTERM and SIGHUP end a verb as Ctrl-C does, so that it leaves nothing behind.
 """
 
 from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
 
 import typer
 
@@ -28,4 +33,19 @@ def tidegate() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    heard: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # once: what is cleaned up now shall not be cut short
+            signal.signal(one, signal.SIG_IGN)
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(one) is not signal.SIG_IGN:  # nohup
+            signal.signal(one, end)
+    try:
+        app()
+    finally:
+        if heard:
+            sys.exit(128 + heard[0])

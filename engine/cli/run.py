@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tidegate.engine.config import RunConfig
 
+SHOWN = 8  # lengths of prompts
 DEMO_PROMPT = Path(__file__).resolve().parents[2] / "examples/tide-gates.txt"
 
 
@@ -33,6 +34,9 @@ def command(
     hot_buffer: Annotated[int | None, typer.Option(help="Rows of a layer's hot buffer; at least index_topk. [demo: 128]")] = None,
     host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
+    ] = None,
     check_mode: Annotated[bool, typer.Option("--check-mode", help="Allow dtypes that are for checks of arithmetic only.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
@@ -55,18 +59,20 @@ def command(
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
     from tidegate.engine.errors import ConfigError
+    from tidegate.engine.memory import available, refuse_memory
     from tidegate.engine.model_options import model_options, tokens_of
     from tidegate.engine.oracle import OracleError, need_transformers
-    from tidegate.engine.run_options import prompts_of, run_config, run_settings
+    from tidegate.engine.run_options import KEYLESS, prompts_of, run_config, run_settings, with_options
     from tidegate.engine.settings import read_settings
 
     given = {
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
-        "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory,
+        "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
     }  # fmt: skip
+    options = {name: value for name, value in given.items() if value is not None}
+    typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
     try:
-        options = {name: value for name, value in given.items() if value is not None}
         settings = run_settings(read_settings(config) if config else None, options, check_mode=check_mode)
         requests = prompts_of(tokens_of(prompt_file or DEMO_PROMPT, model), prompts, settings.prefill.block_size)
         run = run_config(
@@ -74,6 +80,7 @@ def command(
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
             **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
+        refuse_memory(run, available())
         if oracle:
             need_transformers()
         for name, number in run.ports.items():
@@ -81,7 +88,7 @@ def command(
         if trace is not None:
             _new_folder(trace)
     except (ConfigError, OracleError) as error:
-        typer.echo(f"tidegate run: {error}", err=True)
+        typer.echo(f"tidegate run: {with_options(str(error), typed)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         typer.echo("tidegate run: interrupted; nothing was started", err=True)
@@ -115,6 +122,8 @@ def _free(port: int, option: str) -> None:
 def _new_folder(path: Path) -> None:
     from tidegate.engine.errors import ConfigError
 
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"trace folder {path} is a file: give a new folder with --trace")
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
@@ -129,10 +138,11 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     from rich.console import Console
 
     from tidegate.engine.pair import PairError, run_pair
-    from tidegate.engine.report import compare, tables
+    from tidegate.engine.report import compare, tables, verdict
 
     console = Console()
-    lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests), config.plan()
+    lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests[:SHOWN]), config.plan()
+    lengths += ", ..." if len(config.requests) > SHOWN else ""
     console.print(f"{len(config.requests)} requests of {lengths} tokens in chunks of {config.chunk}")
     console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in a process each")
     try:
@@ -148,9 +158,8 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         return 130
     for table in tables(config, result, compared):
         console.print(table)
-    equal = all(c.equal for c in compared)
-    console.print("all tokens and logits are bit-equal" if equal else "NOT EQUAL")
-    return 0 if equal and (not oracle or _agrees(config, console)) else 1
+    console.print(verdict(compared), markup=False, highlight=False, soft_wrap=True)
+    return 0 if all(c.equal for c in compared) and (not oracle or _agrees(config, console)) else 1
 
 
 def _agrees(config: RunConfig, console: Console) -> bool:

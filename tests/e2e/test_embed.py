@@ -12,10 +12,11 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "embed_prefill.py"
 
 
 def test_the_example_runs_is_right_and_is_short(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    trace = tmp_path / "new" / "trace"
+    done = subprocess.run([sys.executable, str(EXAMPLE), str(trace)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("every row of every layer is right") == 3
-    assert check(tmp_path).attempts == 3
+    assert check(trace).attempts == 3
     assert len(EXAMPLE.read_text().splitlines()) < 80
 
 

@@ -18,6 +18,8 @@ import pytest
 from settings_tools import raw
 from test_ends import TIDEGATE, gone, left, workers
 
+from tidegate.spec.trace_lines import TraceRefused, read_file
+
 BAD: dict[str, list[str]] = {
     "--chunk is 0: tokens of one prefill chunk, at least 1": ["--chunk", "0"],
     "--block-size is 0": ["--block-size", "0"],
@@ -26,22 +28,31 @@ BAD: dict[str, list[str]] = {
     "layerwise_independent_layers names [8]: layers with a cache are numbered 0 to 7": ["--independent-layers", "8"],
     "layerwise_prefetch_layers is 3: below the number of shared buffers": ["--prefetch-layers", "3"],
     "layerwise_prefetch_layers is 1: below the number of shared buffers, 1": ["--prefetch-layers", "1", "--shared-buffers", "1"],
-    "topk_buffer_size is 100: a hot buffer is made of whole blocks": ["--hot-buffer", "100"],
-    "hot buffer is 16 rows: one step reads index_topk = 64": ["--hot-buffer", "16", "--block-size", "16"],
+    "topk_buffer_size is 100: a hot buffer is made of whole blocks of 64": ["--hot-buffer", "100"],
+    "topk_buffer_size is 16: a hot buffer is made": ["--hot-buffer", "16", "--block-size", "16"],
+    "--block-size, --hot-buffer: topk_buffer_size is 1": ["--hot-buffer", "1", "--block-size", "8"],
+    "index_topk = 64 rows; give 100000, or another block_size": ["--block-size", "100000"],
+    "--port, --proxy-port: port and proxy port are both 4000: give each server its own": ["--port", "4000", "--proxy-port", "4000"],
+    "a list of layer numbers (negative ones count from the last; an empty one, or the option's \"none\"": ["--independent-layers", "x"],
     "the host pool is of 0.001 GiB (dram_size_per_dp_GB): one request of": ["--host-memory", "0.001"],
     "--host-memory is 0.0": ["--host-memory", "0"],
     "dtype is 'float8': the main KV cache must be bfloat16": ["--kv-dtype", "float8"],
     "dtype is 'float64': the main KV cache must be bfloat16": ["--kv-dtype", "float64"],
-    "device is 'npu'": ["--device", "npu"],
+    "--device: device is 'npu'": ["--device", "npu"],
     "device is 'cuda'": ["--device", "cuda"],
     "--port is 70000": ["--port", "70000"],
     "--prompts is 0": ["--prompts", "0"],
     "new tokens is 0": ["--new-tokens", "0"],
-    "num_hidden_layers is 0": ["--layers", "0"],
+    "--layers: num_hidden_layers is 0": ["--layers", "0"],
+    "100000 requests at once of up to": ["--prompts", "100000"],
     "prompt file /nowhere: No such file or directory; give a readable file with --prompt-file": ["--prompt-file", "/nowhere"],
     "configuration file /nowhere: No such file or directory; give a readable file with --config": ["--config", "/nowhere"],
     "trace folder /proc/x": ["--trace", "/proc/x"],
-    "read lease is -1": ["--read-lease", "-1"],
+    "--read-lease: read lease is -1": ["--read-lease", "-1"],
+    "read lease is inf: give a finite number": ["--read-lease", "inf"],
+    "retry delay is nan": ["--retry-delay", "nan"],
+    "--host-memory is inf": ["--host-memory", "inf"],
+    "--deadline is inf": ["--deadline", "inf"],
 }
 FILES: dict[str, Any] = {
     "has no key 'blocksize': the nearest known one is 'block_size'": raw(prefill__blocksize=3),
@@ -77,7 +88,9 @@ def test_bad_values_are_one_line_that_names_value_rule_and_way_out_and_leave_not
     empty.touch()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    cases = BAD | {"prompt file is empty": ["--prompt-file", str(empty)], "is not empty: a trace": ["--trace", str(tmp_path)]}
+    cases = BAD | {f"prompt file {empty} is empty: a prompt has": ["--prompt-file", str(empty)],
+                   "is not empty: a trace": ["--trace", str(tmp_path)],
+                   f"trace folder {empty} is a file: give a new folder": ["--trace", str(empty)]}
     for n, (why, content) in enumerate(FILES.items()):
         (tmp_path / f"{n}.json").write_text(json.dumps(content))
         cases[why] = ["--config", str(tmp_path / f"{n}.json")]
@@ -101,7 +114,7 @@ def test_the_command_itself_exits_with_2_and_one_line_on_standard_error(tmp_path
     done = subprocess.run([*TIDEGATE, "run", "--kv-dtype", "float32", "--trace", str(trace)], capture_output=True, text=True,
                           env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tidegate run: prefill.dtype is 'float32'")
+    assert done.stderr.startswith("tidegate run: --kv-dtype: prefill.dtype is 'float32'")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())  # not even the trace's folder
 
@@ -138,6 +151,9 @@ def test_ctrl_c_leaves_no_process_socket_file_or_shared_memory(moment: str, tmp_
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said
+    if written.exists():
+        with pytest.raises(TraceRefused, match="cut off"):
+            read_file(written)
     assert gone(pids)
     assert not left(tmp_path)
     assert not sockets_of(pids)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -341,7 +343,7 @@ TAMPERED = {
     "READ_DONE that nobody sent": (D, without({"op": "ReadEnd"}), "never sent: no ReadEnd ok"),
     "READ_DONE that never came": (P, no_read_done, "COMMITTED is delivered and was never sent"),
     "a schedule too early": (D, moved({"op": "Schedule"}, {"op": "ReadEnd"}), "CanSchedule: every layer of every chunk"),
-    "a truncated trace": (P, lambda lines: lines[:-20], "cut off"),
+    "a truncated trace": (P, lambda lines: lines[:-20], "cut off: the run did not end"),
     "another format": (D, changed({"format": 7}, kind="header"), "this release reads format 1"),
     "no header": (P, lambda lines: lines[1:], "begins with a header"),
     "an empty file": (P, lambda lines: [], "the file is empty"),
@@ -373,7 +375,7 @@ def test_a_gap_a_broken_line_and_a_missing_file(honest, tmp_path):
     with pytest.raises(TraceRefused, match="file of the prefill process is missing"):
         check(tmp_path / "run")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TraceRefused, match="the trace is empty"):
+    with pytest.raises(Unreadable, match="holds no trace: there is no"):
         check(tmp_path / "empty")
     with pytest.raises(Unreadable, match="no directory"):
         check(tmp_path / "nowhere")
@@ -499,6 +501,12 @@ def test_reports_that_are_never_sent_are_a_hang_and_refused(tmp_path):
         check(pair.close())
 
 
+def test_the_judge_says_how_far_it_is(honest):
+    told = []
+    check(honest, lambda *progress: told.append(progress))
+    assert told == [(0, 214), (214, 214)]
+
+
 # ---- the command ----------------------------------------------------------------------------------------------------------
 
 
@@ -513,6 +521,22 @@ def test_exit_codes(honest, tmp_path):
     assert "accepted: 110 machine events and 104 physical ones of 2 attempts" in refused.stdout
     assert "REFUSED" in refused.stdout
     assert "cut off" in refused.stdout
+    (tmp_path / "none").mkdir()
+    assert run(tmp_path / "none").returncode == 2
     unreadable = run(tmp_path / "nowhere")
     assert unreadable.returncode == 2
     assert "no directory" in unreadable.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_judge_and_leaves_no_folder(honest, tmp_path, number):
+    main = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from tidegate.engine.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", main, "trace", str(honest)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env=os.environ | {"TMPDIR": str(tmp_path)})  # fmt: skip
+    while process.poll() is None and not list(tmp_path.glob("tidegate-tlc-*")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    said, complaint = process.communicate()
+    assert (process.returncode, said) == (128 + number, "")
+    assert complaint == f"tidegate trace: interrupted; {honest} is not judged\n"
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -202,9 +203,16 @@ def test_faults_hit_the_nth_match_and_are_counted() -> None:
 @pytest.mark.parametrize(("changes", "why"), [
     ({"requests": ()}, "no prompt"), ({"requests": (Request("a", ()),)}, "a prompt is empty"), ({"chunk": 0}, "chunk is 0"),
     ({"block_size": 0}, "block_size is 0"), ({"num_blocks": 1, "block_size": 1}, "num_blocks is 1: the longest prompt needs 2"),
-    ({"requests": (Request("a", (999,)),)}, "token 999"), ({"hot_buffer": 1}, "hot buffer is 1"), ({"port": -1}, "port is -1"),
+    ({"requests": (Request("a", (999,)),)}, "token 999"), ({"hot_buffer": 1}, "topk_buffer_size is 1: .* give 128"),
+    ({"hot_buffer": 100, "block_size": 24}, "topk_buffer_size is 100: .* blocks of 24 tokens .* index_topk = 64 rows; give 120, or"),
+    ({"hot_buffer": 48, "block_size": 24}, "topk_buffer_size is 48: .* give 72"),
+    ({"block_size": 100000}, "blocks of 100000 tokens .*; give 100000, or another block_size"),
+    ({"port": 9000, "decode_port": 9000}, "^port and decode port are both 9000: give each server its own port"),
+    ({"requests": (Request("a", (1,) * 65536),)}, "the model ends at 65536; give a shorter prompt or fewer"), ({"port": -1}, "port is -1"),
     ({"model": {"dtype": "float8"}}, "dtype is 'float8'"), ({"model": {"layers": 3}}, "unknown model field"),
     ({"resend_seconds": 0}, "resend interval"), ({"deadline_seconds": 0}, "deadline"), ({"concurrency": 0}, "concurrency"),
+    ({"read_lease": math.inf}, "read lease is inf: give a finite number"), ({"deadline_seconds": math.nan}, "deadline is nan"),
+    ({"retry_delay": math.inf}, "retry delay is inf"), ({"host_memory_gib": math.inf}, "host memory gib is inf"),
     ({"pull_threads": 0}, "pull threads"), ({"read_lease": -0.1}, "read lease"), ({"new_tokens": 0}, "new tokens"),
     ({"independent_layers": (9,)}, "independent_layers names"), ({"shared_buffers": 0}, "shared_buffers is 0"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from settings_tools import EXTRA, raw
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.cli.run import command
 from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.config_page import page
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import documented, keys_of, parse
-from tidegate.engine.run_options import OPTIONS, prompts_of, run_config, run_settings
+from tidegate.engine.run_options import KEYLESS, OPTIONS, prompts_of, run_config, run_settings, with_options
 from tidegate.engine.settings import Connector, Instance, RemoteExtra, SparseConfig, StoreExtra, parse_settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +95,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"target__data_read_retries": 1}, "data_read_retries is 1: must be 0: connector-level data-read retry is not implemented"),
     ({"sparse__topk_buffer_size": 0}, "topk_buffer_size is 0"),
     ({"sparse__dram_size_per_dp_GB": 0}, "dram_size_per_dp_GB is 0"),
+    ({"sparse__dram_size_per_dp_GB": float("inf")}, "dram_size_per_dp_GB is inf: host memory"),
+    ({"decode__deadline_seconds": float("nan")}, "deadline_seconds is nan"),
     ({"sparse__keep_device_kv_cache": True}, "keep_device_kv_cache is True: must be false"),
     ({"sparse__use_fused_overlap": True}, "use_fused_overlap is True: must be false"),
     ({"sparse__host_backend": "mooncake"}, "host_backend is 'mooncake'"),
@@ -106,6 +110,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefill__block_size": 0}, "prefill.block_size is 0"),
     ({"prefill__max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
     ({"decode__max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"decode__deadline_seconds": 0}, "deadline_seconds is 0: Decode's: seconds until"),
     ({"prefill__num_gpu_blocks_override": 0}, "num_gpu_blocks_override is 0"),
     ({"prefill__tensor_parallel_size": 0}, "tensor_parallel_size is 0"),
     ({"prefill__data_parallel_size": 0}, "data_parallel_size is 0"),
@@ -174,6 +179,19 @@ def test_an_option_wins_over_the_file_and_passes_the_keys_rule() -> None:
         assert key in keys_of(kind)
 
 
+def test_an_error_names_the_options_that_were_typed() -> None:
+    def said(why: str, *typed: str) -> str:
+        return with_options(why, typed or (*OPTIONS, *KEYLESS)).removesuffix(why)
+
+    assert said("prefill.dtype is 'x'") == "--kv-dtype: "
+    assert said("topk_buffer_size is 3: give 64, or another block_size") == "--block-size, --hot-buffer: "
+    assert said("topk_buffer_size is 3: give 64, or another block_size", "--hot-buffer") == "--hot-buffer: "
+    assert said("proxy port is -1: between") == "--proxy-port: "
+    assert said("port and proxy port are both 3") == "--port, --proxy-port: "
+    assert said("read lease is -1 s") == "--read-lease: "
+    assert said("fewer new tokens (--new-tokens)") == said("the pool needs an Ascend device") == ""
+
+
 def test_an_option_without_its_connector_is_refused() -> None:
     file = raw()
     del file["prefill"]["kv_transfer_config"][EXTRA]["connectors"][1]
@@ -206,6 +224,17 @@ def test_layer_buffers_hold_the_longest_prompts_that_are_here_at_once() -> None:
     assert blocks(1000, concurrency=3, num_blocks=5) == 5
 
 
+def test_the_deadline_is_decodes_or_grows_with_the_prompts() -> None:
+    def deadline(options: dict[str, Any], tokens: int, **changes: Any) -> float:
+        requests = (Request("a", (1,) * tokens), Request("b", (1,) * tokens))
+        return run_config(run_settings(raw(**changes), options), requests).deadline_seconds
+
+    assert deadline({}, 10) == 120
+    assert deadline({}, 10_000) == 2000
+    assert deadline({"--deadline": 7.5}, 10_000) == 7.5
+    assert deadline({}, 10, decode__deadline_seconds=3, prefill__deadline_seconds=4) == 3
+
+
 def test_the_demos_prompts_are_a_text_a_part_of_a_block_and_a_block() -> None:
     tokens = (ROOT / "examples" / "tide-gates.txt").read_bytes()
     assert 2000 <= len(tokens) <= 2500
@@ -231,6 +260,13 @@ def test_the_page_of_the_keys_is_what_the_code_enforces() -> None:
         for name, _, key in documented(kind):
             assert f"| `{name}` |" in page()
             assert key.rule.replace("|", "\\|") in page()
+
+
+def test_every_option_of_the_command_is_on_the_page_once() -> None:
+    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(command).parameters}
+    assert options >= OPTIONS.keys() | KEYLESS.keys()
+    for option in options:
+        assert page().count(f"| `{option}` | ") == 1, option
 
 
 def test_the_example_that_the_command_prints_is_the_demo() -> None:

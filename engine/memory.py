@@ -1,0 +1,44 @@
+"""How much memory a run sets aside, and whether this machine has it.
+
+Rules: everything that a run allocates it allocates at its beginning, so what is not there is refused before a process exists, with each
+part of the sum; sizes are those of `RunConfig`, and a test holds them to what the workers allocate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.engine.config import GIB, RunConfig
+from tidegate.engine.errors import ConfigError
+
+__all__ = ["available", "needed", "refuse_memory"]
+
+
+def needed(config: RunConfig) -> dict[str, int]:
+    """Bytes by what they are for, both workers together; the model's weights are not among them."""
+    model = config.model_config()
+    main, index = (width * model.torch_dtype.itemsize for width in (model.main_width, model.index_width))
+    row = model.cache_layers * (main + index)
+    return {
+        "layer buffers": len(config.layer_plan().buffers) * config.prefill_blocks * config.block_size * (main + index),
+        "Prefill's host pool": config.pool_objects * config.block_size * row,
+        "Decode's host pool": config.decode_blocks * config.block_size * row,
+        "hot buffers": config.concurrency * model.cache_layers * config.hot_buffer * main,
+    }
+
+
+def available(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Bytes of memory that this machine can give without swapping (MemAvailable)."""
+    line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) << 10
+
+
+def refuse_memory(config: RunConfig, room: int) -> None:
+    """ConfigError if the run needs more than `room` bytes."""
+    parts = needed(config)
+    if (need := sum(parts.values())) > room:
+        said = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in parts.items())
+        raise ConfigError(
+            f"{config.concurrency} requests at once of up to {config.max_tokens} tokens need {need / GIB:,.2f} GiB of memory ({said}): "
+            f"{room / GIB:,.2f} GiB are available; give fewer (--prompts, max_num_seqs) or shorter prompts (--prompt-file)"
+        )

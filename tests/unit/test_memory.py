@@ -1,0 +1,45 @@
+"""What a run is said to need is what its workers allocate, and more than there is is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.engine.config import Request, RunConfig
+from tidegate.engine.decode_memory import DecodeMemory
+from tidegate.engine.errors import ConfigError
+from tidegate.engine.memory import available, needed, refuse_memory
+from tidegate.engine.paged_rows import RowKind
+from tidegate.engine.prefill_copies import extent_layout
+from tidegate.engine.slot_layout import plan_layout
+
+
+def config() -> RunConfig:
+    return RunConfig(requests=(Request("a", (1,) * 300), Request("b", (1,) * 20)), concurrency=2, block_size=64, chunk=100).checked()
+
+
+def test_what_is_needed_is_what_the_workers_allocate() -> None:
+    c = config()
+    model, plan, parts = c.model_config(), c.plan(), needed(c)
+    layout = plan_layout(
+        [plan.slot_of(layer) for layer in range(1, plan.layers + 1)], {"main": model.main_width, "index": model.index_width},
+        model.dtype, blocks=c.prefill_blocks, block_size=c.block_size,
+    )  # fmt: skip
+    assert parts["layer buffers"] == layout.size
+    assert parts["Prefill's host pool"] == c.pool_objects * extent_layout(layout).size
+    kinds = [RowKind("main", model.dtype, model.main_width), RowKind("index", model.dtype, model.index_width)]
+    decode = DecodeMemory(kinds, layers=model.cache_layers, blocks=c.decode_blocks, block_size=c.block_size, rows=c.concurrency,
+                          hot=c.hot_buffer)  # fmt: skip
+    assert parts["Decode's host pool"] == sum(pages.memory.nbytes for pages in decode.pages.values())
+    assert parts["hot buffers"] == decode.hot.nbytes
+
+
+def test_more_than_there_is_is_refused_with_the_parts_of_the_sum(tmp_path: Path) -> None:
+    need = sum(needed(config()).values())
+    refuse_memory(config(), need)
+    with pytest.raises(ConfigError, match=r"^2 requests at once of up to 300 tokens need .* GiB of memory \(layer buffers .*, hot buffers"):
+        refuse_memory(config(), need - 1)
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    3 kB\n")
+    assert available(tmp_path / "meminfo") == 3072
+    assert available() > 0
