@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tidegate.engine.recorder import NULL, Recorder, content_tag, read_lines
+from tidegate.engine.tracing import trace_header
 
 
 @pytest.fixture
@@ -96,3 +97,11 @@ def test_tags_name_bytes_and_not_their_container():
     assert len(tags) == 1
     assert content_tag(data) == "e4af9932b61a9077"  # the same in every release: traces are compared
     assert content_tag(data) != content_tag(data[1:], data[:1])
+
+
+def test_the_header_of_a_trace_is_written_at_once(tmp_path):
+    """What remains of a process that is killed early is a trace that was cut off, and no empty file."""
+    recorder = Recorder(tmp_path / "decode-0.jsonl", "decode-0")
+    trace_header(recorder, role="decode", rank=0, incarnation=5, layers=2)
+    assert [line["kind"] for line in read_lines(tmp_path / "decode-0.jsonl")] == ["header"]
+    recorder.close()
