@@ -43,8 +43,22 @@ def failing(where: str, mode: str, delay: float = 0.0, **names: Any) -> FaultSpe
     return FaultSpec(where=where, mode=mode, delay=delay, **names)  # type: ignore[arg-type]
 
 
+ASKS = "a thread that asks before it is told of the step ahead"
+BEFORE = {ASKS: """
+from tidegate.engine.prefill_core import PrefillCore
+class Unseen(dict):
+    def __setitem__(self, step, at): pass
+begin = PrefillCore.__init__
+def init(self, *arguments, **options):
+    begin(self, *arguments, **options)
+    self.open = Unseen()
+PrefillCore.__init__ = init
+"""}
+"""Which code a Prefill worker runs first, so that a race has one end: here its computing thread always looks too early."""
+
 SCENARIOS: dict[str, Callable[[], RunConfig]] = {
     "nothing special": small,
+    ASKS: small,
     "a slow read": lambda: small(decode_faults=(slow("read", 0.8, layer=1, chunk=1),)),
     "a slow save": lambda: small(prefill_faults=(slow("save", 0.8, layer=1, chunk=1),)),
     "a slow load": lambda: small(prefill_faults=(slow("load", 0.5, layer=2, chunk=2, nth=1),)),
@@ -115,10 +129,12 @@ def harm(scenario: str, mutant: str = "", trace: str = "", watched: Mapping[str,
     if mutant:
         m = mutants()[mutant]
         role = MACHINES[m.machine]
-        argv[f"{role}_argv"] = mutated(role, m.module.__name__.rsplit(".", 1)[1], m.python())
+        argv[f"{role}_argv"] = mutated(role, m.module.__name__.rsplit(".", 1)[1], m.python(), BEFORE.get(scenario, ""))
     notes = Path(trace) / "decided.txt"
     if watched:
         argv = {f"{role}_argv": listening(role, watched, notes) for role in ("prefill", "decode")}
+    if scenario in BEFORE and not mutant:
+        argv["prefill_argv"] = [sys.executable, "-c", f"{BEFORE[scenario]}\nfrom tidegate.engine.prefill_worker import main\nmain()\n"]
     due = {"first"} if "fail" in scenario or "revoked" in scenario else set()
     try:
         result = run_pair(c, timeout=30, **argv)

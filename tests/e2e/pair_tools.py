@@ -53,10 +53,13 @@ def bound_runs(trace: Path) -> dict[int, int]:
     return {x["message"]["attempt"]: x["run"] for x in starts}
 
 
-def mutated(role: str, machine: str, source: str) -> list[str]:
-    """The command of a worker whose machine does what the generated `source` says; no file of the product is touched."""
+def mutated(role: str, machine: str, source: str, before: str = "") -> list[str]:
+    """The command of a worker whose machine does what the generated `source` says, after the code `before`; no file of the product
+    is touched.
+    """
     return [
         sys.executable, "-c",
+        f"{before}\n"
         "import importlib, sys\n"
         "from tidegate.spec import gen\n"
         f"module = importlib.import_module('tidegate.protocol.machines.{machine}')\n"

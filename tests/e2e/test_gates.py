@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from gate_tools import SCENARIOS, AsTheEngine, harm, mutants
+from gate_tools import ASKS, SCENARIOS, AsTheEngine, harm, mutants
 from pair_tools import mutated
 
 from tidegate.engine import pair
@@ -33,7 +33,7 @@ ANY = "died: .*(no load is under way|is not pinned)|failed: |wrong bytes: "
 
 HARMFUL = {
     "PhysicalBuffer.CanClaim#1": ("a slow read", ANY),
-    "PhysicalBuffer.CanExtend#1": ("nothing special", "refused: .*Claim.*PhysicalBuffer.CanExtend"),
+    "PhysicalBuffer.CanExtend#1": (ASKS, "refused: .*Claim.*PhysicalBuffer.CanExtend"),
     "PhysicalBuffer.CanWrite#1": ("a slow load", ANY),
     "PhysicalBuffer.CanLeave#1": ("a run that fails while the next one owns a slot", "failed: .*'second': 'not complete"),
     "PhysicalBuffer.CanRelease#1": ("a run that fails while it loads", ANY),
@@ -44,7 +44,10 @@ HARMFUL = {
     "Transfer.CanDone#1": ("a revoked read whose answer comes late", "wrong bytes: first"),
     "ContributorGroup.CanQuiet#1": ("a read that lands after it failed", "wrong bytes: second"),
 }
-QUICK = ("PhysicalBuffer.CanRelease#3", "PhysicalBuffer.CanRelease#4", "PhysicalBuffer.CanRelease#5", "ContributorGroup.CanQuiet#1")
+QUICK = (
+    "PhysicalBuffer.CanExtend#1", "PhysicalBuffer.CanRelease#3", "PhysicalBuffer.CanRelease#4", "PhysicalBuffer.CanRelease#5",
+    "ContributorGroup.CanQuiet#1",
+)  # fmt: skip
 
 NEVER_ASKED = {"PhysicalBuffer.CanWrite#2": "retry", "Transfer.CanRevoke#1": "lease-one"}
 """Load-bearing in the configuration named, where runs compute in any order and a lease runs out at any time; but the engine
