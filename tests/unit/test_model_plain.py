@@ -18,12 +18,7 @@ CONFIG = ModelConfig(
 TEXT = torch.randint(0, 256, (80,), generator=torch.Generator().manual_seed(8)).tolist()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weights(tied=False):

@@ -19,12 +19,7 @@ DTYPES = ["bfloat16", "float32", "float64"]
 LENGTH = 210  # more than three tiles
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @functools.cache

@@ -21,12 +21,7 @@ PROMPT = torch.randint(0, 256, (90,), generator=torch.Generator().manual_seed(2)
 NEW = 4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
