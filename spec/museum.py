@@ -1,7 +1,8 @@
 """Planted bugs of the system model, one for each of its properties (tla/museum/planted.toml).
 
 Rules: a bug is a replacement of text that occurs exactly once in one module; planted alone, TLC must name exactly the property
-that the entry names, in the configuration that it names.
+that the entry names, in the configuration that it names.  An entry names a machine, or System, which stands for all the modules
+of tla/system: a bug does not care in which of them its text stands.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ def planted(path: Path | None = None) -> list[Planted]:
     return msgspec.convert(tomllib.loads(path.read_text())["planted"], list[Planted])
 
 
-def plant(bug: Planted) -> str:
-    """The source of the module with the bug. Raises SpecError if the text to replace does not occur exactly once."""
-    (source,) = (root() / "tla").glob(f"*/{bug.module}.tla")
-    text = source.read_text()
-    if text.count(bug.old) != 1:
-        raise SpecError(f"{source.name} has {text.count(bug.old)} times, not once: {bug.old}")
-    return text.replace(bug.old, bug.new)
+def plant(bug: Planted) -> dict[str, str]:
+    """The module's name and its source with the bug. Raises SpecError if the text to replace does not occur exactly once."""
+    pattern = "system/*.tla" if bug.module == "System" else f"*/{bug.module}.tla"
+    sources = {path.stem: path.read_text() for path in sorted((root() / "tla").glob(pattern))}
+    found = [name for name, text in sources.items() for _ in range(text.count(bug.old))]
+    if len(found) != 1:
+        raise SpecError(f"{bug.module} has {len(found)} times, not once: {bug.old}")
+    return {found[0]: sources[found[0]].replace(bug.old, bug.new)}
 
 
 def show(bug: Planted) -> Result:
     """TLC's result with the bug planted."""
     (model,) = configurations([bug.configuration])
-    return model.run({bug.module: plant(bug)})
+    return model.run(plant(bug))

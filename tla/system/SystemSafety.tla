@@ -1,0 +1,98 @@
+----------------------------- MODULE SystemSafety -----------------------------
+(***************************************************************************)
+(* What must never be.  A property speaks of the dangerous state itself,   *)
+(* of the physical truth, and not of the bookkeeping that should protect   *)
+(* it.  The names are those of the design.                                 *)
+(***************************************************************************)
+EXTENDS SystemState
+
+\* I1: nobody who reads a slot, and whose reading still counts, ever sees it overwritten.
+ReuseSafe ==
+    \A x \in io :
+        (\/ x.op \in {"attend", "save"} /\ x.right
+         \/ x.op = "read" /\ x.right /\ transfers[x.transfer].phase = "held")
+        => Holds(mem[SlotOf(x.transfer[3])], x.transfer[1], x.transfer[2], x.transfer[3])
+
+\* I2: a transfer that Decode may hear of, and that has no verdict, keeps its slot shut, in the epoch that it names.
+GateBeforePublish ==
+    \A m \in net : (m.op = "READY" /\ transfers[m.transfer].phase = "held") =>
+        LET s == slots[SlotOf(m.transfer[3])] IN s.phase # "free" /\ s.epoch = m.epoch
+
+\* I3 and I14: what is computed rests on what the earlier chunks saved.
+LoadBeforeCompute == \A x \in io : x.op \in {"attend", "save"} => x.right
+
+\* I4: a readable object has all its layers.
+PublishAfterComplete ==
+    \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers : <<o[1], o[2], l>> \in pooled
+
+\* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it,
+\* what is readable stays so until it is evicted, and what is failed or gone stays as it is.
+PoolLifetime ==
+    \A x \in io :
+        /\ x.op = "save" => pool[<<x.transfer[1], x.transfer[2]>>].phase # "gone"
+        /\ x.op = "load" => \A o \in Needed(x.transfer[1], x.transfer[2], x.transfer[3]) : pool[o].phase # "gone"
+PoolStays ==
+    [][\A o \in DOMAIN pool :
+        /\ pool[o].phase = "readable" => pool'[o].phase \in {"readable", "gone"}
+        /\ pool[o].phase \in {"failed", "gone"} => pool'[o] = pool[o]]_vars
+
+\* I5: Prefill counts a transfer as done only when its own bytes have landed.
+AckIdentity == \A t \in Transfers : transfers[t].phase = "done" => t \in landed
+
+\* I6, I16: no copy is under way into blocks that its attempt does not own, or that are not registered; no inference runs on
+\* blocks of another.
+DestinationLifetime ==
+    /\ \A x \in io : x.op \in {"read", "stray"} =>
+        /\ owner[block[x.attempt]] = x.attempt
+        /\ x.attempt \in registered
+    /\ \A a \in Attempts : attempts[a].phase = "scheduled" => owner[block[a]] = a
+
+\* I7: inference runs on the right contents, all of them.
+ScheduleSafe ==
+    \A a \in Attempts : attempts[a].phase = "scheduled" =>
+        \A cl \in (1..ChunksOf(a)) \X Layers : dest[block[a]][cl] = <<bindings[a].run, cl[1], cl[2]>>
+
+\* I8: an attempt whose bound run failed, or whose memory is poisoned, yields no tokens.
+FailClosed ==
+    \A a \in Attempts : attempts[a].phase = "scheduled" =>
+        /\ dests[a].phase = "valid"
+        /\ \A t \in Transfers : t[1] = bindings[a].run => transfers[t].phase \notin {"failed", "revoked"}
+
+\* I13: no waiter gets two verdicts.
+OneVerdict ==
+    /\ \A t \in Transfers : ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
+    /\ \A r \in Runs : ~(<<r, "done">> \in verdicts /\ <<r, "failed">> \in verdicts)
+    /\ \A r \in Runs : <<r, "done">> \in verdicts =>
+          \A t \in Transfers : (t[1] = r /\ t[2] <= runs[r].chunks) => transfers[t].phase = "done"
+
+\* The same for attempts: what is scheduled ends well; and a verdict and what belongs to it stay as they were, whatever comes late.
+EndsStay ==
+    [][/\ \A a \in Attempts :
+           /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
+           /\ attempts[a].phase \in {"failed", "released"} => attempts'[a] = attempts[a]
+       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} => transfers'[t] = transfers[t]
+       /\ \A r \in Runs : runs[r].phase \in {"done", "failed"} => runs'[r].phase = runs[r].phase]_vars
+
+\* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
+ClaimOnce == [][ev'.op = "Claim" => ev'.run \notin taken]_vars
+
+\* I15: an attempt fails only if something happened to it; a run only if its attempt did.
+BlastRadius ==
+    /\ \A a \in Attempts : attempts[a].phase = "failed" =>
+           <<"attempt", a>> \in blamed \/ <<"run", bindings[a].run>> \in blamed
+    /\ \A r \in Runs : runs[r].phase = "failed" =>
+           <<"run", r>> \in blamed \/ <<"attempt", runs[r].attempt>> \in blamed \/ <<"rival", runs[r].attempt>> \in blamed
+
+\* L2 as a state property: when nothing is under way, nothing is held.
+Rests == /\ \A m \in net : m.op = "START"
+         /\ io = {}
+         /\ \A t \in Transfers : ~RD!Unanswered(reads[t]) /\ transfers[t].phase # "held"
+         /\ \A r \in Runs : runs[r].phase \notin {"running", "computed"}
+         /\ \A a \in Attempts : attempts[a].phase \in {"idle", "failed", "released"}
+NoLeak == Rests => /\ \A i \in Slots : slots[i].phase = "free"
+                   /\ \A a \in Attempts : dests[a].phase \in {"idle", "reclaimed"}
+                   /\ \A b \in Blocks : owner[b] = 0
+                   /\ \A o \in DOMAIN pool : pool[o].pins = {} /\ pool[o].phase # "writing"
+
+\* Machines are moved only into their own states (TypeOK of each machine is checked alone).
+===============================================================================

@@ -1,0 +1,160 @@
+----------------------------- MODULE SystemState ------------------------------
+(***************************************************************************)
+(* What System is made of: its constants, its variables, the machines on   *)
+(* which it rests, how it begins, and the steps that a session takes by    *)
+(* itself as soon as a machine allows them (Settle...).                    *)
+(*                                                                         *)
+(* Two kinds of variable.  What sessions remember are machine states.      *)
+(* Physical truth is kept apart, in variables that no session sees: what   *)
+(* is in each slot (mem), in the pool (pooled) and in Decode's blocks      *)
+(* (dest), and which copies are under way (io).  Contents are tags.  A     *)
+(* read, save or attention is right only if its source had the right tag   *)
+(* at its beginning and still has it at its end.                           *)
+(***************************************************************************)
+EXTENDS Naturals, FiniteSets
+
+CONSTANTS
+    Layers,        \* 1..n
+    Shared,        \* the layers that share slots 0..SharedSlots-1, round robin; each of the others owns one
+    SharedSlots,
+    NumChunks,     \* the most chunks that a run may have
+    ChunksOf(_),   \* chunks of an attempt's prompt
+    Runs,          \* nonces that Prefill will use, 1..n in order
+    Attempts,      \* nonces that Decode will use, 1..n in order
+    Blocks,        \* destination block sets; an attempt owns one
+    ReadLease,     \* may Prefill revoke?
+    MaxLoss, MaxDup, MaxFail, MaxUnknown, MaxSaveFail, MaxLoadFail, MaxEvict, MaxAbort, MaxRevoke
+
+VARIABLES
+    \* Prefill: machine states
+    runs, slots, transfers, pool,
+    \* Decode: machine states
+    attempts, bindings, dests, groups, reads,
+    block,         \* the block set of each admitted attempt
+    net,           \* messages in flight
+    used,          \* faults used up
+    \* physical truth
+    mem, pooled, dest, io, registered,
+    taken,         \* runs that have taken the slot of their next step, and have not written it
+    owner,         \* the attempt to which the allocator has given each block set, or 0
+    \* history that only properties look at
+    replies,       \* what Prefill answered about each transfer
+    verdicts,      \* what it said of each run
+    landed,        \* transfers whose bytes landed, right, before anybody was told so
+    blamed,        \* <<"attempt", a>> aborted; <<"run", r>> met a fault; <<"rival", a>> was started twice
+    ev
+
+sides == <<runs, slots, transfers, pool, attempts, bindings, dests, groups, reads, block>>
+bytes == <<mem, pooled, dest, io, registered, taken>>
+truth == <<bytes, owner>>
+history == <<replies, verdicts, landed, blamed>>
+vars == <<sides, net, used, truth, history, ev>>
+View == <<sides, net, used, truth, history>>
+
+PB == INSTANCE PhysicalBuffer WITH Works <- {}, Transfers <- {}, MaxEpoch <- 0
+TR == INSTANCE Transfer
+PR == INSTANCE PrefillRun WITH Transfers <- {}, MaxChunks <- 0, MaxLayers <- 0
+PO == INSTANCE PoolObject WITH Pins <- {}
+RD == INSTANCE Read
+CG == INSTANCE ContributorGroup WITH Members <- {}
+BI == INSTANCE Binding
+RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
+FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
+
+AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
+LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
+Chunks == 1..NumChunks
+Steps == Chunks \X Layers
+Transfers == Runs \X Chunks \X Layers       \* <<run, chunk, layer>>; one member, so it goes without saying
+SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSlots
+                            ELSE SharedSlots + Cardinality({k \in Layers \ Shared : k < l})
+Slots == {SlotOf(l) : l \in Layers}
+\* What the load of step (c, l) of run r needs from the pool.
+Needed(r, c, l) == IF l \in Shared THEN {<<r, k>> : k \in 1..(c - 1)} ELSE {}
+Member == 0
+Rank == 0
+Empty == <<0, 0, 0>>      \* nothing, or poison
+Junk == <<0, 0, 1>>       \* bytes that belong to nobody
+
+Count(f) == used[f]
+Use(f) == used' = [used EXCEPT ![f] = @ + 1]
+
+\* Nobody asks anything of a run or an attempt that does not exist.
+Started(r) == runs[r].phase # "idle"
+Known(a) == attempts[a].phase # "idle"
+
+\* Does slot memory m hold chunk c of layer l of run r?
+Holds(m, r, c, l) == m[1] = r /\ m[2] = l /\ m[3] >= c
+
+Init ==
+    /\ runs = [r \in Runs |-> PR!Initial]
+    /\ slots = [i \in Slots |-> PB!Initial]
+    /\ transfers = [t \in Transfers |-> TR!Initial]
+    /\ pool = [o \in Runs \X Chunks |-> PO!Initial]
+    /\ attempts = [a \in Attempts |-> RC!Initial]
+    /\ bindings = [a \in Attempts |-> BI!Initial]
+    /\ dests = [a \in Attempts |-> FI!Initial]
+    /\ groups = [g \in Attempts \X Chunks \X Layers |-> CG!Initial({Member})]
+    /\ reads = [t \in Transfers |-> RD!Initial]
+    /\ block = [a \in Attempts |-> 0]
+    /\ net = {}
+    /\ used = [f \in {"loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke"} |-> 0]
+    /\ mem = [i \in Slots |-> Empty]
+    /\ pooled = {}
+    /\ dest = [b \in Blocks |-> [cl \in Steps |-> Empty]]
+    /\ io = {}
+    /\ registered = {}
+    /\ taken = {}
+    /\ owner = [b \in Blocks |-> 0]
+    /\ replies = {}
+    /\ verdicts = {}
+    /\ landed = {}
+    /\ blamed = {}
+    /\ ev = [op |-> "Init"]
+
+-------------------------------------------------------------------------------
+(* What a session does by itself.                                           *)
+
+SettleSlot(s) == IF PB!CanRelease(s) THEN PB!Release(s) ELSE s
+SettleObject(o) == IF PO!CanFinish(o) THEN PO!Finish(o) ELSE o
+SettleRun(p) == IF PR!CanFinish(p) THEN PR!Finish(p) ELSE p
+
+\* A verdict is said when the phase becomes one.
+Said(r, old, new) == IF new.phase # old.phase /\ new.phase \in {"done", "failed"}
+                     THEN verdicts \cup {<<r, new.phase>>} ELSE verdicts
+
+LeaveSlot(s, r) == IF PB!CanLeave(s, r) THEN SettleSlot(PB!Leave(s, r)) ELSE s
+FailRun(p) == IF PR!CanFail(p) THEN PR!Fail(p) ELSE p
+SpoilObject(o) == IF PO!CanFail(o) THEN PO!Fail(o) ELSE o
+Spoil(pl, r) == [o \in DOMAIN pl |-> IF o[1] = r THEN SpoilObject(pl[o]) ELSE pl[o]]
+
+\* Decode: a failed attempt is poisoned, then drained; blocks go back when nothing can land any more.
+FailAttempt(s) == IF RC!CanFail(s) THEN RC!Fail(s) ELSE s
+Invalidate(s) == IF FI!CanPoison(s) THEN FI!Drain(FI!Poison(s)) ELSE s
+
+SettleAttempt(s) ==
+    LET s1 == IF RC!CanAdvertise(s) THEN RC!Advertise(s) ELSE s
+    IN IF RC!CanComplete(s1) THEN RC!Complete(s1) ELSE s1
+
+Open(a, gs) == {cl \in Steps : ~CG!CanQuiet(gs[<<a, cl[1], cl[2]>>])}
+Emptied(s, open) ==
+    LET s1 == IF FI!CanClose(s, Rank) THEN FI!Close(s, Rank) ELSE s
+    IN IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
+
+\* Attempt a is in state s, its destination in state d: both go on as far as they may, and when the destination is reclaimed
+\* the allocator is told.
+Settle(a, s, d, open) ==
+    LET d1 == Emptied(d, open) IN
+    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
+    /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(d1) THEN FI!Reclaim(d1) ELSE d1]
+    /\ owner' = IF FI!CanReclaim(d1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
+
+-------------------------------------------------------------------------------
+(* Messages.                                                                *)
+
+READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
+                epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = runs[t[1]].chunks]
+Report(o, t) == [op |-> o, transfer |-> t]
+
+Rest(m, keep) == IF keep THEN net ELSE net \ {m}
+===============================================================================
