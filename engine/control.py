@@ -3,20 +3,24 @@
 Rules: nothing is said before the handshake: Prefill's HELLO names its protocol version, its incarnation, its layout and where
 its memory is served; Decode maps that memory, checks the layout, and only then answers WELCOME with the digest that it has
 mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
-READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.
+READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.  Messages that are due at one
+moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 import zmq
 
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION
+from tidegate.protocol.messages import VERSION, Message, decode, encode
 
-__all__ = ["HELLO", "MESSAGE", "WELCOME", "Hello", "Welcome", "bind", "connect", "frame", "parse_hello", "parse_welcome"]
+__all__ = [
+    "HELLO", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame", "parse_hello", "parse_welcome",
+]  # fmt: skip
 
 HELLO, WELCOME, MESSAGE = b"hello", b"welcome", b"message"
 
@@ -68,6 +72,32 @@ def _checked(data: bytes, kind: type[T]) -> T:
             machine="control", state="-", event=value,
         )  # fmt: skip
     return value
+
+
+class Outbox:
+    """Messages for one peer, until its owner has nothing else to do at the moment: they leave together, and wait for nobody."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._waiting: list[bytes] = []
+
+    def add(self, message: Message) -> None:
+        self._waiting.append(encode(message))
+
+    def flush(self, *address: bytes) -> None:
+        """Send them all.  address: the peer's, where the socket has several."""
+        if self._waiting:
+            self._socket.send_multipart([*address, MESSAGE, *self._waiting])
+            self._waiting = []
+
+
+def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callable[[RemoteProtocolError], None]) -> None:
+    """`take` each message of one multipart; `drop` is told of those that break the protocol."""
+    for body in bodies:
+        try:
+            take(decode(body))
+        except RemoteProtocolError as error:
+            drop(error)
 
 
 def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket[bytes], int]:

@@ -3,6 +3,8 @@
 Rules: what Prefill announces is compared with the layout that was mapped from it and with the destination here, kind by kind: number,
 type and size of main KV, presence, type and size of indexer and scales, tokens, blocks on both sides; the first difference ends that
 read, before a byte is touched, with a sentence that names both sides and both values; every range comes out in bytes, in 64 bits.
+What cannot change is compared once: a slot of a mapped layout with the kinds of rows here, the blocks of a step with those of its
+destination.  The layers of a step differ in where their memory begins, and in nothing else.
 """
 
 from __future__ import annotations
@@ -13,19 +15,40 @@ from typing import NamedTuple
 from tidegate.engine.decode_memory import INDEXER, DecodeMemory, Destination, is_main
 from tidegate.engine.pull_shm import Part
 from tidegate.engine.slot_layout import Area, SlotLayout
+from tidegate.engine.step_blocks import StepTable
+from tidegate.kernels.copy import Offsets
 from tidegate.protocol.messages import Ready
 
-__all__ = ["CHECKS", "Announced", "checked_parts", "region_of"]
+__all__ = ["LAYER_CHECKS", "SLOT_CHECKS", "Announced", "checked_parts", "region_of"]
+
+
+class Plan(NamedTuple):
+    """Where the rows of a step lie on both sides, whatever the layer.
+
+    columns: of each kind the region it goes to, and in bytes where its ranges begin in Prefill's area and in a layer here, and their
+    lengths, int64 [blocks].
+    """
+
+    destination: Destination
+    start: int
+    stop: int
+    columns: dict[str, tuple[str, Offsets, Offsets, Offsets]]
 
 
 class Announced(NamedTuple):
-    """A READY, the layout of Prefill that it speaks of, and where it is to go.  prompt: tokens of the attempt's prompt."""
+    """A READY, the layout of Prefill that it speaks of, and where it is to go.
+
+    table: the list of blocks that READY names; prompt: tokens of the attempt's prompt; compared: the slots of `layout` that have passed
+    SLOT_CHECKS, and where in the memory each kind of rows begins in them.
+    """
 
     ready: Ready
+    table: StepTable
     layout: SlotLayout
     memory: DecodeMemory
     destination: Destination
     prompt: int
+    compared: dict[int, dict[str, int]]
 
     @property
     def layer(self) -> int:
@@ -44,15 +67,32 @@ def region_of(name: str, attempt: int) -> str:
 
 def checked_parts(a: Announced) -> list[Part]:
     """The ranges to copy, of each kind block by block; ValueError where anything does not fit, and then nothing may be copied."""
-    for check in CHECKS:
+    for check in LAYER_CHECKS:
         check(a)
-    ready, parts, areas = a.ready, [], {area.name: area for area in a.areas}
-    for name, pages in a.memory.pages.items():
-        source = a.layout.token_ranges(areas[name], ready.blocks, ready.start, ready.stop)
-        target = pages.ranges(a.layer, a.destination.blocks, ready.start, ready.stop)
-        parts.append(Part(region_of(name, a.destination.attempt), [at for at, _ in source], [at for at, _ in target],
-                          [length for _, length in source]))  # fmt: skip
+    ready, parts = a.ready, []
+    if (offsets := a.compared.get(ready.slot)) is None:
+        for check in SLOT_CHECKS:
+            check(a)
+        offsets = a.compared[ready.slot] = {area.name: area.offset for area in a.areas}
+    for name, (region, source, target, length) in _plan(a).columns.items():
+        at = a.layer * a.memory.pages[name].layer_bytes
+        parts.append(Part(region, source + offsets[name], target + at, length))
     return parts
+
+
+def _plan(a: Announced) -> Plan:
+    """Made by the first layer of a step."""
+    ready, destination, plan = a.ready, a.destination, a.table.plan
+    if isinstance(plan, Plan) and plan.destination is destination and (plan.start, plan.stop) == (ready.start, ready.stop):
+        return plan
+    columns = {}
+    at, count = a.layout.token_rows(a.table.ids, ready.start, ready.stop)
+    for name, pages in a.memory.pages.items():
+        row = pages.kind.row_bytes
+        target, _ = pages.rows(destination.blocks, ready.start, ready.stop)
+        columns[name] = region_of(name, destination.attempt), at * row, target * row, count * row
+    a.table.plan = plan = Plan(destination, ready.start, ready.stop, columns)
+    return plan
 
 
 # ---- the comparisons; each is told apart by its sentence
@@ -109,9 +149,8 @@ def scale_size(a: Announced) -> None:
     _same_width(a, [area for area in a.areas if area.name == "scale"])
 
 
-CHECKS = (
-    layer_and_slot, token_range, main_count, indexer_presence, scale_presence, nothing_else, dtypes, main_sizes, indexer_size, scale_size,
-)  # fmt: skip
+LAYER_CHECKS = (layer_and_slot, token_range)
+SLOT_CHECKS = (main_count, indexer_presence, scale_presence, nothing_else, dtypes, main_sizes, indexer_size, scale_size)
 
 
 def _same_presence(a: Announced, name: str) -> None:

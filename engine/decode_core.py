@@ -31,7 +31,7 @@ from tidegate.engine.tracing import labels
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Message, Ready, Start, TransferId, decode, encode
+from tidegate.protocol.messages import Blocks, Message, Ready, Start, TransferId
 
 __all__ = ["DecodeCore", "Failed", "Listener", "Told", "Wanted"]
 
@@ -73,7 +73,7 @@ class Listener(Protocol):
 
 
 class DecodeCore:
-    """memory, session, peer: as they are; post: has the owner make a call; send: to a Prefill's address."""
+    """memory, session, peer: as they are; post: has the owner make a call; drop: has it count a message."""
 
     listener: Told
 
@@ -83,7 +83,9 @@ class DecodeCore:
     ) -> None:  # fmt: skip
         self.session, self.memory, self.backend, self.peer, self._faults = session, memory, backend, peer, faults
         self._socket, self._resend, self._say = socket, resend_seconds, say
+        self._out = control.Outbox(socket)
         self.post: Callable[[Callable[[], Any]], None] = lambda call: None
+        self.drop: Callable[[RemoteProtocolError], None] = lambda error: None
         self.wanted: dict[int, Wanted] = {}
         self.readers: dict[int, Reader] = {}
         self.pulled: Counter[str] = Counter()
@@ -114,6 +116,7 @@ class DecodeCore:
         """After each batch of calls and messages: give those that wait their memory, while there is room."""
         self.admit()
         self.listener.look()
+        self._out.flush(self.peer.address)
 
     def admit(self) -> None:
         for one in self.memory.admitted():
@@ -165,9 +168,9 @@ class DecodeCore:
             self._reported.setdefault(transfer, time.monotonic())
 
     def tell_peer(self, message: Message, copies: int = 1) -> None:
-        """Send it to the Prefill; before one has introduced itself there is nobody to tell."""
+        """Send it to the Prefill, after this batch of calls and messages; before one has introduced itself there is nobody to tell."""
         for _ in range(copies if self.peer.address else 0):
-            self._socket.send_multipart([self.peer.address, control.MESSAGE, encode(message)])
+            self._out.add(message)
 
     def _register(self, attempt: int) -> None:
         blocks = self.memory.owned[attempt].blocks
@@ -233,12 +236,18 @@ class DecodeCore:
             self._socket.send_multipart([frames[0], control.WELCOME, control.frame(welcome)])
             if welcome.refused:
                 log.warning("refused a Prefill: %s", welcome.refused)
-        elif len(frames) == 3 and frames[1] == control.MESSAGE:
+        elif len(frames) > 2 and frames[1] == control.MESSAGE:
             self.peer.check_sender(frames[0])
-            self.execute(self.session.receive(decode(frames[2])))
+            control.each(frames[2:], self._take, self.drop)
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Blocks):
+            self.peer.tables.hear(message)
+        elif not isinstance(message, Ready) or self.peer.tables.knows(message):
+            self.execute(self.session.receive(message))
 
     def tick(self) -> None:
         """Say again what nobody has answered."""

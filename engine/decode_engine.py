@@ -114,7 +114,7 @@ class DecodeEngine:
         self._on_crash, self._crashed, self._say = on_crash, False, say
         self.owner = Owner("decode-session", socket, on_frames=self.core.frames, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
-        self.core.post = self.owner.post
+        self.core.post, self.core.drop = self.owner.post, self.owner.drop
         self._told = self.core.listener = Told(self.core)
 
     # ---- from any thread -------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
 from tidegate.protocol.effects import RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Abort, Message, RunFailed, decode, encode
+from tidegate.protocol.messages import Abort, Blocks, Message, RunFailed
 
 __all__ = ["DecodeLinks"]
 
@@ -33,7 +33,7 @@ class Link:
     """One endpoint.  incarnation: of the Decode that has our layout, 0 if none has; pending: calls that wait for it."""
 
     def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes]) -> None:
-        self.endpoint, self.socket = endpoint, socket
+        self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket)
         self.incarnation = 0
         self.pending: list[tuple[float, Call]] = []
 
@@ -95,8 +95,12 @@ class DecodeLinks:
 
     def send(self, message: Message) -> None:
         """To the Decode that asked for the run which `message` is about."""
-        run = message.run if isinstance(message, RunFailed) else _run_of(message)
-        self._link_of[run].socket.send_multipart([control.MESSAGE, encode(message)])
+        run = message.run if isinstance(message, RunFailed | Blocks) else _run_of(message)
+        self._link_of[run].out.add(message)
+
+    def flush(self) -> None:
+        for link in self._links.values():
+            link.out.flush()
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """The run is over: answer its call."""
@@ -130,13 +134,15 @@ class DecodeLinks:
     def _frames(self, link: Link, frames: list[bytes]) -> None:
         if len(frames) == 2 and frames[0] == control.WELCOME:
             self._welcome(link, control.parse_welcome(frames[1]))
-        elif len(frames) == 2 and frames[0] == control.MESSAGE:
-            message = decode(frames[1])
-            self._check(link, message)
-            self._worker.execute(self._worker.receive(message))
+        elif len(frames) > 1 and frames[0] == control.MESSAGE:
+            control.each(frames[1:], partial(self._take, link), self._owner.drop)
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[0][:16] if frames else b"")  # fmt: skip
+
+    def _take(self, link: Link, message: Message) -> None:
+        self._check(link, message)
+        self._worker.execute(self._worker.receive(message))
 
     def _welcome(self, link: Link, welcome: control.Welcome) -> None:
         if welcome.refused or welcome.digest != self._hello.digest:

@@ -12,6 +12,7 @@ from tidegate.engine.decode_checks import Announced, checked_parts
 from tidegate.engine.decode_memory import DecodeMemory, Destination
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.slots import SharedMemory, fetch_memory
+from tidegate.engine.step_blocks import StepTables
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Ready
 
@@ -29,6 +30,8 @@ class Peer:
         self.address = b""
         self.incarnation = 0
         self.memory: SharedMemory | None = None
+        self.tables = StepTables()
+        self._compared: dict[int, dict[str, int]] = {}
 
     def meet(self, address: bytes, hello: control.Hello) -> control.Welcome:
         """The answer to a HELLO; `refused` is set, and nothing has changed, where its memory cannot be used."""
@@ -74,4 +77,5 @@ class Peer:
         """
         if self.memory is None or ready.incarnation != self.incarnation:
             raise ValueError(f"READY is of incarnation {ready.incarnation}, the mapped memory of {self.incarnation}")
-        return checked_parts(Announced(ready, self.memory.layout, self._own_memory, destination, prompt))
+        table = self.tables.of(ready)
+        return checked_parts(Announced(ready, table, self.memory.layout, self._own_memory, destination, prompt, self._compared))

@@ -181,5 +181,9 @@ class Owner:
             try:
                 self._sockets[socket](frames)
             except RemoteProtocolError as error:
-                self.refused += 1
-                log.warning("dropped a message: %s", error)
+                self.drop(error)
+
+    def drop(self, error: RemoteProtocolError) -> None:
+        """A message broke the protocol: count and log it.  In the owner's thread."""
+        self.refused += 1
+        log.warning("dropped a message: %s", error)

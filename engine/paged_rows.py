@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tidegate.engine.slot_layout import DTYPES
+from tidegate.engine.slot_layout import DTYPES, spread
 from tidegate.kernels import append_rows
 from tidegate.kernels.copy import Offsets
 
@@ -52,21 +52,28 @@ class PagedRows:
 
         blocks: all blocks of the request.  ValueError for a range that they do not hold, and for a block that the pool has not.
         """
-        size, row = self.block_size, self.kind.row_bytes
         if not 0 <= layer < self.layers:
             raise ValueError(f"{self.kind.name}: layer {layer + 1} of a Decode of {self.layers} layers")
+        at, count = self.rows(blocks, start, stop)
+        row = self.kind.row_bytes
+        return list(zip((at * row + layer * self.layer_bytes).tolist(), (count * row).tolist(), strict=True))
+
+    @property
+    def layer_bytes(self) -> int:
+        """From a block's rows in one layer to its rows in the next."""
+        return self.blocks * self.block_size * self.kind.row_bytes
+
+    def rows(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Offsets, Offsets]:
+        """(first row in a layer, rows) of tokens [start, stop), int64 [n] each, one entry per block; as `ranges`, and for every layer."""
+        size = self.block_size
         if not 0 <= start < stop <= len(blocks) * size:
             raise ValueError(
                 f"{self.kind.name}: tokens {start}..{stop} for a destination of {len(blocks)} blocks of {size} tokens at Decode"
             )
-        if strange := sorted({block for block in blocks if not 0 <= block < self.blocks}):
-            raise ValueError(f"{self.kind.name}: block {strange[0]} is outside Decode's blocks 0..{self.blocks - 1}")
-        found = []
-        for number in range(start // size, -(-stop // size)):
-            first, last = max(start, number * size), min(stop, (number + 1) * size)
-            at = (layer * self.blocks + blocks[number]) * size + first - number * size
-            found.append((at * row, (last - first) * row))
-        return found
+        ids = np.asarray(blocks, np.int64)
+        if (strange := ids[(ids < 0) | (ids >= self.blocks)]).size:
+            raise ValueError(f"{self.kind.name}: block {strange.min()} is outside Decode's blocks 0..{self.blocks - 1}")
+        return spread(ids[start // size : -(-stop // size)], start, stop, size)
 
     def spans(self, blocks: Sequence[int]) -> Offsets:
         """[n, 2]: first byte, and the byte after the last, of `blocks` in every layer; in order, neighbours as one."""

@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
-import msgspec
-
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_waits import Poison, Waits
 from tidegate.engine.slots import SharedMemory
+from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
 from tidegate.protocol.errors import RemoteProtocolError
@@ -57,10 +56,12 @@ class PrefillCore:
         self._over: set[int] = set()  # runs that have ended and still have their blocks
         self._queued: set[int] = set()  # runs that have no blocks yet
         self._told: set[int] = set()  # of those, the ones whose wait has been explained
+        self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
         self._saving: dict[TransferId, list[threading.Event]] = {}
         self._poison = Poison(session, memory) if poison else None
-        self.look()
+        if self._poison:
+            self._poison.free_slots()
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
         """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
@@ -201,14 +202,20 @@ class PrefillCore:
 
     def _send(self, message: Message) -> None:
         if isinstance(message, Ready):
+            again = message.transfer in self._said
             self._said.setdefault(message.transfer, time.monotonic())
-            message = self.addressed(message)
+            message, blocks = self._teller.of(message, self.blocks_of(message), again=again)
+            if blocks is not None:
+                self._say_message(blocks)
+        self._say_message(message)
+
+    def _say_message(self, message: Message) -> None:
         for _ in range(self.faults.copies_of(str(message.__struct_config__.tag))):
             self.links.send(message)
 
-    def addressed(self, ready: Ready) -> Ready:
-        """READY with the blocks that it speaks of, which the session does not know."""
-        return msgspec.structs.replace(ready, blocks=self.blocks.holding(ready.transfer.run, ready.start, ready.stop))
+    def blocks_of(self, ready: Ready) -> tuple[int, ...]:
+        """The blocks that READY speaks of, which the session does not know."""
+        return self.blocks.holding(ready.transfer.run, ready.start, ready.stop)
 
     def _loaded(self, step: TransferId, outcome: Outcome) -> None:
         self.times.load += outcome.seconds
@@ -234,6 +241,7 @@ class PrefillCore:
         self.execute([])
         self.waits.end(self._goes_on)
         self._admit()
+        self.links.flush()
 
     def _go_ahead(self) -> None:
         """Claim the slot of the step ahead, and say so once it is loaded: whoever computes then need not ask."""
@@ -265,6 +273,7 @@ class PrefillCore:
         if self._over:
             for run in self._over - {transfer.run for transfer in self._said}:
                 self.blocks.give_back(run)
+                self._teller.forget(run, self.session.runs[run].chunks)
                 self._over.remove(run)
                 self._queued.discard(run)
         for run in self.blocks.admitted():

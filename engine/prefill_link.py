@@ -14,7 +14,7 @@ from tidegate.engine import control
 from tidegate.engine.owner import Owner
 from tidegate.protocol.effects import Effect
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Message, decode, encode
+from tidegate.protocol.messages import Message
 
 __all__ = ["DirectLink", "Receiver"]
 
@@ -34,13 +34,17 @@ class DirectLink:
         self, owner: Owner, context: zmq.Context[zmq.Socket[bytes]], port: int, hello: control.Hello, receiver: Receiver
     ) -> None:
         self._hello, self._receiver = hello, receiver
-        self._socket = control.connect(context, port)
+        self._owner, self._socket = owner, control.connect(context, port)
+        self._out = control.Outbox(self._socket)
         self._welcomed = False
         owner.add(self._socket, self._frames)
         self.tick()
 
     def send(self, message: Message) -> None:
-        self._socket.send_multipart([control.MESSAGE, encode(message)])
+        self._out.add(message)
+
+    def flush(self) -> None:
+        self._out.flush()
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """Nobody waits here: RUN_FAILED has told Decode."""
@@ -52,14 +56,17 @@ class DirectLink:
     def close(self) -> None:
         """The socket is the owner's."""
 
+    def _take(self, message: Message) -> None:
+        self._receiver.execute(self._receiver.receive(message))
+
     def _frames(self, frames: list[bytes]) -> None:
         if len(frames) == 2 and frames[0] == control.WELCOME:
             welcome = control.parse_welcome(frames[1])
             if welcome.refused:
                 raise OSError(f"Decode refused this Prefill: {welcome.refused}")
             self._welcomed = welcome.digest == self._hello.digest
-        elif len(frames) == 2 and frames[0] == control.MESSAGE:
-            self._receiver.execute(self._receiver.receive(decode(frames[1])))
+        elif len(frames) > 1 and frames[0] == control.MESSAGE:
+            control.each(frames[1:], self._take, self._owner.drop)
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[0][:16] if frames else b"")  # fmt: skip

@@ -85,7 +85,10 @@ class Links(Protocol):
     """The ways to the Decodes that this Prefill serves."""
 
     def send(self, message: Message) -> None:
-        """To the Decode that `message` concerns; it may be lost."""
+        """To the Decode that `message` concerns, by the next `flush`; it may be lost."""
+
+    def flush(self) -> None:
+        """Let go what was given to `send`."""
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """The run is over: tell whoever waits for that."""

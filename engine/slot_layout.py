@@ -13,9 +13,12 @@ import itertools
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import torch
 
-__all__ = ["DTYPES", "PAGE", "VERSION", "Area", "SlotLayout", "block_span", "check_layout", "layout_digest", "plan_layout"]
+from tidegate.kernels.copy import Offsets
+
+__all__ = ["DTYPES", "PAGE", "VERSION", "Area", "SlotLayout", "block_span", "check_layout", "layout_digest", "plan_layout", "spread"]
 
 VERSION = 2
 PAGE = 4096
@@ -70,8 +73,8 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The layers that share `slot`."""
         return tuple(layer for layer, owner in enumerate(self.slot_of_layer) if owner == slot)
 
-    def token_pieces(self, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(block id, first row in it, rows) of tokens [start, stop), one per block.
+    def token_rows(self, blocks: Sequence[int] | Offsets, start: int, stop: int) -> tuple[Offsets, Offsets]:
+        """(first row in an area, rows) of tokens [start, stop), int64 [n] each, one entry per block.
 
         blocks: the ids of exactly the blocks that hold them, the first being block `start // block_size` of the run.  ValueError
         for too few, too many, repeated or foreign ids, and for an empty range.
@@ -81,15 +84,18 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"tokens {start}..{stop}: a range begins at 0 or later and holds at least one")
         if len(blocks) != (due := block_span(start, stop, size)):
             raise ValueError(f"tokens {start}..{stop} lie in {due} blocks of {size}; {len(blocks)} block ids were given")
-        if strange := sorted({block for block in blocks if not 0 <= block < self.blocks}):
-            raise ValueError(f"block {strange[0]} is outside Prefill's blocks 0..{self.blocks - 1} of {size} tokens")
-        if len(set(blocks)) != len(blocks):
-            raise ValueError(f"blocks {list(blocks)}: one block holds one stretch of tokens, and these name one twice")
-        pieces = []
-        for number, block in enumerate(blocks, start // size):
-            first, last = max(start, number * size), min(stop, (number + 1) * size)
-            pieces.append((block, first - number * size, last - first))
-        return pieces
+        ids = np.asarray(blocks, np.int64)
+        if (strange := ids[(ids < 0) | (ids >= self.blocks)]).size:
+            raise ValueError(f"block {strange.min()} is outside Prefill's blocks 0..{self.blocks - 1} of {size} tokens")
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError(f"blocks {ids.tolist()}: one block holds one stretch of tokens, and these name one twice")
+        return spread(ids, start, stop, size)
+
+    def token_pieces(self, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
+        """(block id, first row in it, rows) of tokens [start, stop), one per block; as `token_rows`."""
+        at, count = self.token_rows(blocks, start, stop)
+        block, first = np.divmod(at, self.block_size)
+        return list(zip(block.tolist(), first.tolist(), count.tolist(), strict=True))
 
     def token_ranges(self, area: Area, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
         """(offset in the whole memory, length), in bytes, of tokens [start, stop) of `area`; as `token_pieces`."""
@@ -98,6 +104,17 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             (area.offset + (block * self.block_size + first) * row, count * row)
             for block, first, count in self.token_pieces(blocks, start, stop)
         ]
+
+
+def spread(ids: Offsets, start: int, stop: int, block_size: int) -> tuple[Offsets, Offsets]:
+    """(first row, rows) of tokens [start, stop) of a run whose blocks `ids` begin with that of token `start`, int64 [n] each; rows count
+    through all blocks of an area.
+    """
+    at, count = ids * block_size, np.full(len(ids), block_size, np.int64)
+    at[0] += start % block_size
+    count[0] -= start % block_size
+    count[-1] -= -stop % block_size
+    return at, count
 
 
 def block_span(start: int, stop: int, block_size: int) -> int:

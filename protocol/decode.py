@@ -144,8 +144,8 @@ class DecodeSession(Session):
         """The copy ended: `ok`, `quiet` (failed and stopped) or `unknown` (failed, may still run); System.ReadEnd."""
         state = self.reads.get(transfer, RD.Initial())
         failed = how != "ok"
-        self._need(how in ("ok", "quiet", "unknown") and (RD.CanEndFailed(state) if failed else RD.CanEndOk(state)),
-                   "no such copy is under way", machine="Read", state=state, event=f"end {how} of {transfer}")  # fmt: skip
+        if how not in ("ok", "quiet", "unknown") or not (RD.CanEndFailed(state) if failed else RD.CanEndOk(state)):
+            raise self._refused("no such copy is under way", machine="Read", state=state, event=f"end {how} of {transfer}")
         attempt, member = self.readies[transfer].attempt, transfer.member
         self.reads[transfer] = RD.EndFailed(state, how == "quiet") if failed else RD.EndOk(state)
         group = self.groups[self._group(transfer)]

@@ -13,11 +13,11 @@ import msgspec
 from tidegate.protocol.errors import RemoteProtocolError
 
 __all__ = [
-    "VERSION", "Abort", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Revoked", "RunFailed", "Start",
+    "VERSION", "Abort", "Blocks", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Revoked", "RunFailed", "Start",
     "TransferId", "decode", "encode",
 ]  # fmt: skip
 
-VERSION = 1
+VERSION = 2
 
 
 class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -45,8 +45,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="START"):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="READY"):
     """Prefill: tokens [start, stop) of `transfer.layer` stand in `slot`, epoch `epoch`, and stay there until you answer.
 
-    `final`: this is the last chunk, so the run has `transfer.chunk` chunks.  `blocks`: the ids of the slot's blocks that hold these
-    tokens, the first being block `start // block_size` of the prompt; an address, which the sender's engine fills in.
+    `final`: this is the last chunk, so the run has `transfer.chunk` chunks.  `table`: the name of the step's BLOCKS, which say where in
+    the slot these tokens are; an address, which the sender's engine fills in.
     """
 
     request: str
@@ -58,7 +58,22 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="READY"):
     start: int
     stop: int
     final: bool
-    blocks: tuple[int, ...] = ()
+    table: int = 0
+
+
+class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="BLOCKS"):
+    """Prefill, to Decode's engine and not to its session: the blocks that hold the rows of (`run`, `chunk`), the same in every slot.
+
+    Said once for a step, before its first READY, and with each READY that is said again; what each READY names it by is `table`, a
+    digest of all the rest.  ids: little-endian int32, in the order of the tokens.
+    """
+
+    run: int
+    chunk: int
+    member: int
+    incarnation: int
+    table: int
+    ids: bytes
 
 
 class ReadDone(msgspec.Struct, frozen=True, array_like=True, tag="READ_DONE"):
@@ -109,7 +124,7 @@ class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="RUN_FAILED"):
     reason: str = ""
 
 
-Message = Start | Ready | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed
+Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -126,8 +126,9 @@ class PrefillSession(Session):
         step = self.step_of(run)
         index, needed = self.plan.slot_of(step.layer), self.needed(step)
         slot = self.slots[index]
-        self._need(self.can_claim(run), f"the gate of slot {index} is shut, or the pool cannot serve {step}",
-                   machine="PhysicalBuffer", state=slot, event=f"Claim by {step}")  # fmt: skip
+        if not self.can_claim(run):
+            raise self._refused(f"the gate of slot {index} is shut, or the pool cannot serve {step}",
+                                machine="PhysicalBuffer", state=slot, event=f"Claim by {step}")  # fmt: skip
         if self._extends(step):
             self.slots[index] = PB.Extend(slot, run)
         else:
@@ -142,8 +143,9 @@ class PrefillSession(Session):
         step = self.step_of(run)
         index = self.plan.slot_of(step.layer)
         slot, state = self.slots[index], self.runs[run]
-        self._need(self.can_write(run), f"slot {index} is not this run's to write: claim it and await the load",
-                   machine="PhysicalBuffer", state=slot, event=f"Write by {step}")  # fmt: skip
+        if not self.can_write(run):
+            raise self._refused(f"slot {index} is not this run's to write: claim it and await the load",
+                                machine="PhysicalBuffer", state=slot, event=f"Write by {step}")  # fmt: skip
         keep = not self.plan.is_shared(step.layer) and step.chunk < state.chunks
         slot = self.slots[index] = PB.Write(slot, step, frozenset((step,)), keep)
         self.transfers[step] = TR.Publish(self.transfers.get(step, TR.Initial()))
@@ -289,8 +291,9 @@ class PrefillSession(Session):
     ) -> None:
         index = self.plan.slot_of(step.layer)
         slot = self.slots[index]
-        self._need(can(slot, step), f"slot {index} does not wait for it",
-                   machine="PhysicalBuffer", state=slot, event=f"{event} of {step}")  # fmt: skip
+        if not can(slot, step):
+            raise self._refused(f"slot {index} does not wait for it",
+                                machine="PhysicalBuffer", state=slot, event=f"{event} of {step}")  # fmt: skip
         self.slots[index] = self._settled(move(slot, step))
 
     def _settle_run(self, run: int, effects: list[Effect]) -> None:

@@ -30,12 +30,12 @@ class Session:
 
     def __init__(self, observer: Observer | None = None) -> None:
         self.observer = observer
-        self._story: deque[str] = deque(maxlen=_STORY)
+        self._story: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_STORY)  # put into words only where somebody asks
 
     @property
     def story(self) -> tuple[str, ...]:
         """The latest accepted events, oldest first."""
-        return tuple(self._story)
+        return tuple(f"{op}({', '.join(f'{name}={value}' for name, value in said.items())})" for op, said in self._story)
 
     def clone(self) -> Self:
         """An independent copy: both may go on from here (used by the explorer)."""
@@ -52,14 +52,18 @@ class Session:
         return tuple(frozenset(getattr(self, name).items()) for name in self._tables)
 
     def _did(self, op: str, effects: list[Effect], **arguments: Any) -> list[Effect]:
-        self._story.append(f"{op}({', '.join(f'{name}={value}' for name, value in arguments.items())})")
+        self._story.append((op, arguments))
         if self.observer is not None:
             self.observer(op, arguments)
         return effects
 
     def _need(self, allowed: bool, rule: str, *, machine: str, state: object, event: object) -> None:
         if not allowed:
-            raise LocalProtocolError(rule, machine=machine, state=state, event=event, story=self.story)
+            raise self._refused(rule, machine=machine, state=state, event=event)
+
+    def _refused(self, rule: str, *, machine: str, state: object, event: object) -> LocalProtocolError:
+        """What to raise; where a layer passes, ask first and call this only on refusal, for its words cost more than the question."""
+        return LocalProtocolError(rule, machine=machine, state=state, event=event, story=self.story)
 
     def _remote(self, rule: str, *, machine: str, state: object, event: object) -> RemoteProtocolError:
         return RemoteProtocolError(rule, machine=machine, state=state, event=event, story=self.story)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from tidegate.protocol.messages import (
     Abort,
+    Blocks,
     Committed,
     Message,
     ReadDone,
@@ -63,3 +64,5 @@ def named(m: Message) -> Label:
             return ("REVOKED", short(m.transfer))
         case RunFailed():
             return ("RUN_FAILED", m.run, m.attempt)
+        case Blocks():
+            raise ValueError(f"{m} is between engines: no session sends it, and System.tla does not know it")

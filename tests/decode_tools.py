@@ -19,7 +19,8 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.slot_layout import VERSION as LAYOUT_VERSION
 from tidegate.engine.slot_layout import Area, SlotLayout, layout_digest
 from tidegate.engine.slots import MemoryServer, SharedMemory
-from tidegate.protocol.messages import VERSION, Committed, Message, Ready, Start, TransferId, decode, encode
+from tidegate.engine.step_blocks import blocks_of
+from tidegate.protocol.messages import VERSION, Blocks, Committed, Message, Ready, Start, TransferId, decode, encode
 
 KINDS = (RowKind("main", "float32", 4), RowKind("index", "float32", 2))
 BLOCK, SLOT_OF_LAYER, SOURCE_BLOCKS = 4, (0, 1, 0), 6
@@ -48,6 +49,8 @@ class Prefill:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = control.connect(self._context, port)
         self.incarnation = 11 + next(COUNT)
+        self.told: dict[int, Blocks] = {}
+        self._heard: list[bytes] = []
         hello = control.Hello(VERSION, self.incarnation, layout.digest, self._server.address)
         self.socket.send_multipart([control.HELLO, control.frame(hello)])
         self.welcome = control.parse_welcome(self._frames()[1])
@@ -57,16 +60,22 @@ class Prefill:
 
     def hear(self) -> Message | None:
         """The next message, or None: Decode is silent."""
-        kind, data = self._frames()
-        return decode(data) if kind else None
+        if not self._heard:
+            _, *self._heard = self._frames()
+        return decode(data) if (data := self._heard.pop(0)) else None
 
-    def say(self, message: Message) -> None:
-        self.socket.send_multipart([control.MESSAGE, encode(message)])
+    def say(self, message: Message, *, told: bool = True) -> None:
+        """told: with the list of blocks that a READY names before it."""
+        blocks = [self.told[message.table]] if told and isinstance(message, Ready) else []
+        self.socket.send_multipart([control.MESSAGE, *map(encode, (*blocks, message))])
 
     def ready(self, of: Start, layer: int, *, slot: int | None = None, blocks: tuple[int, ...] = (5, 2), **changes: Any) -> Ready:
         where = SLOT_OF_LAYER[layer - 1] if slot is None else slot
         fields: dict[str, Any] = {"incarnation": self.incarnation, "start": 0, "stop": PROMPT, "epoch": layer, "final": True} | changes
-        return Ready(of.request, of.attempt, TransferId(of.attempt + 1, 1, layer), where, blocks=blocks, **fields)
+        transfer = TransferId(of.attempt + 1, 1, layer)
+        said = blocks_of(transfer, fields["incarnation"], blocks)
+        self.told[said.table] = said
+        return Ready(of.request, of.attempt, transfer, where, **{"table": said.table} | fields)
 
     def serve(self, start: Start, layer: int) -> Message | None:
         """Have `layer` read as it should be, and commit it; what Decode reported."""

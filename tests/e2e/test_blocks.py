@@ -25,9 +25,9 @@ def test_runs_wait_for_blocks_and_get_scattered_ones(tmp_path: Path) -> None:
     assert all(one.equal for one in compared), compared
     assert any("waits for blocks: it needs 10, 9 of 14 are free" in text for text in said), said
     assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"] == 14
-    deliveries = [x["message"] for x in read_lines(tmp_path / "decode-0.jsonl") if x["kind"] == "event" and x["op"] == "Deliver"]
-    blocks = [tuple(message["blocks"]) for message in deliveries if message["type"] == "READY"]
-    assert any(two < one for ids in blocks for one, two in itertools.pairwise(ids)), "no run has scattered blocks"
+    reads = [x for x in read_lines(tmp_path / "decode-0.jsonl") if x["kind"] == "read_begin"]
+    offsets = [[of for of, _, _ in x["ranges"][: len(x["ranges"]) // 2]] for x in reads]
+    assert any(two < one for ranges in offsets for one, two in itertools.pairwise(ranges)), "no run has scattered blocks"
     assert check(tmp_path).attempts == len(LENGTHS)
 
 
@@ -49,17 +49,14 @@ def test_requests_wait_for_blocks_on_decode_and_get_scattered_ones(tmp_path: Pat
 
 
 FOREIGN = """
-import msgspec
 from tidegate.engine import prefill_worker
 from tidegate.engine.prefill_core import PrefillCore
-addressed, runs = PrefillCore.addressed, []
+blocks_of, runs = PrefillCore.blocks_of, []
 def wrong(self, ready):
-    ready = addressed(self, ready)
+    blocks = blocks_of(self, ready)
     runs.append(ready.transfer.run)
-    if ready.transfer.run == runs[0] and ready.transfer.chunk == 2:
-        ready = msgspec.structs.replace(ready, blocks=(*ready.blocks[:-1], 77))
-    return ready
-PrefillCore.addressed = wrong
+    return (*blocks[:-1], 77) if ready.transfer.run == runs[0] and ready.transfer.chunk == 2 else blocks
+PrefillCore.blocks_of = wrong
 prefill_worker.main()
 """
 

@@ -38,7 +38,7 @@ def test_every_message_lost_once(tmp_path: Path) -> None:
             failing("read", "quiet", layer=2, chunk=2, nth=1),
         ),
         prefill_faults=(
-            lost("REVOKED"), lost("RUN_FAILED"), lost("READY", 25), lost("COMMITTED", 22),
+            lost("BLOCKS", 3), lost("REVOKED"), lost("RUN_FAILED"), lost("READY", 25), lost("COMMITTED", 22),
             failing("save", "quiet", layer=1, chunk=1, nth=2),
         ),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def test_every_message_lost_once(tmp_path: Path) -> None:
     assert "the client gave up" in three.text
     assert compared[3].equal
     assert result.stats["decode"]["injected"] == 5
-    assert result.stats["prefill"]["injected"] == 5
+    assert result.stats["prefill"]["injected"] == 6
     assert result.stats["decode"]["places_free"] == 4
     assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
     assert check(tmp_path).attempts == 4
@@ -66,7 +66,7 @@ def test_every_message_doubled(tmp_path: Path) -> None:
         ),
         proxy_faults=doubled("START"),
         prefill_faults=(
-            *doubled("READY", "COMMITTED", "REVOKED", "RUN_FAILED"), failing("save", "quiet", layer=1, chunk=1, nth=3),
+            *doubled("BLOCKS", "READY", "COMMITTED", "REVOKED", "RUN_FAILED"), failing("save", "quiet", layer=1, chunk=1, nth=3),
         ),
     )  # fmt: skip
     result, compared = run(c)

@@ -17,13 +17,14 @@ from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, SOURCE_BLOCKS, Pre
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.engine import decode_checks, decode_peer, paged_rows, pull_shm, slot_layout
+from tidegate.engine import decode_checks, decode_peer, paged_rows, pull_shm, slot_layout, step_blocks
 from tidegate.engine.copying import Work
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import PEER, Peer
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.slots import SharedMemory
+from tidegate.engine.step_blocks import blocks_of
 from tidegate.protocol.messages import ReadDone, ReadFailed, Ready, Start, TransferId
 
 MAIN, INDEX, SCALE = (*KINDS, RowKind("scale", "float32", 1))
@@ -132,31 +133,93 @@ CAUGHT_BY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", decode_checks.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", decode_checks.LAYER_CHECKS + decode_checks.SLOT_CHECKS, ids=lambda check: check.__name__)
 def test_planted_a_comparison_that_is_left_out(monkeypatch: pytest.MonkeyPatch, check: Any) -> None:
-    monkeypatch.setattr(decode_checks, "CHECKS", tuple(one for one in decode_checks.CHECKS if one is not check))
+    for name in ("LAYER_CHECKS", "SLOT_CHECKS"):
+        monkeypatch.setattr(decode_checks, name, tuple(one for one in getattr(decode_checks, name) if one is not check))
     assert complaint(CASES[CAUGHT_BY[check.__name__]]) != ""
 
 
-def unchecked_pieces(layout: Any, blocks: Any, start: int, stop: int) -> list[tuple[int, int, int]]:
-    size = layout.block_size
-    return [(block, max(start - n * size, 0), min(stop, (n + 1) * size) - max(start, n * size))
-            for n, block in enumerate(blocks, start // size)]  # fmt: skip
+def unchecked_pieces(layout: Any, blocks: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    return slot_layout.spread(blocks, start, stop, layout.block_size)
 
 
 @pytest.mark.parametrize("name", ["source block outside", "a source block twice", "too few source blocks"])
 def test_planted_source_blocks_that_nobody_checks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(slot_layout.SlotLayout, "token_pieces", unchecked_pieces)
+    monkeypatch.setattr(slot_layout.SlotLayout, "token_rows", unchecked_pieces)
     assert complaint(CASES[name]) != ""
 
 
 def test_planted_a_stale_incarnation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def believing(self: Peer, ready: Ready, destination: Any, prompt: int) -> Any:
         assert self.memory is not None
-        return decode_peer.checked_parts(decode_checks.Announced(ready, self.memory.layout, self._own_memory, destination, prompt))
+        table, layout = self.tables.of(ready), self.memory.layout
+        return decode_peer.checked_parts(decode_checks.Announced(ready, table, layout, self._own_memory, destination, prompt, {}))
 
     monkeypatch.setattr(Peer, "parts", believing)
     assert complaint(CASES["incarnation"]) != ""
+
+
+# ---- the list of blocks that a READY names
+
+
+def chunks_told(engine: DecodeEngine, prefill: Prefill) -> tuple[Ready, Ready]:
+    """READY of both chunks of an attempt's layer 1; the first has been read."""
+    bad, _ = starts(engine, prefill)
+    one = prefill.ready(bad, 1, stop=BLOCK, blocks=(5,), final=False)
+    two = msgspec.structs.replace(prefill.ready(bad, 1, start=BLOCK, blocks=(2,)), transfer=TransferId(one.transfer.run, 2, 1))
+    prefill.say(one)
+    assert isinstance(prefill.hear(), ReadDone)
+    return one, two
+
+
+def stale() -> str:
+    """As `complaint`, for a READY of chunk 2 that names the blocks of chunk 1."""
+    with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, crashed):
+        one, two = chunks_told(engine, prefill)
+        before = bytes_of(engine)
+        prefill.say(msgspec.structs.replace(two, table=one.table))
+        heard = prefill.hear() if not crashed.wait(0.02) else None
+        if not isinstance(heard, ReadFailed) or "names the blocks of run" not in heard.reason or "chunk 1 member 0" not in heard.reason:
+            return f"{heard} where READ_FAILED is due"
+        return "" if all((a == b).all() for a, b in zip(before, bytes_of(engine), strict=True)) else "bytes have changed"
+
+
+def test_the_blocks_of_an_earlier_step_are_refused() -> None:
+    assert stale() == ""
+
+
+def test_planted_the_blocks_of_an_earlier_step_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_blocks.StepTable, "check", lambda self, ready: None)
+    assert "READ_FAILED is due" in stale()
+
+
+def test_a_ready_without_its_list_waits_for_the_next_one() -> None:
+    with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, _):
+        bad, good = starts(engine, prefill)
+        prefill.say(ready := prefill.ready(bad, 1), told=False)
+        assert isinstance(prefill.serve(good, 1), ReadDone), "the others go on"
+        prefill.say(ready)
+        heard = prefill.hear()
+        assert isinstance(heard, ReadDone)
+        assert heard.transfer == ready.transfer
+        assert engine.core.peer.tables.missed == 1
+        assert engine.owner.refused == 0
+
+
+@pytest.mark.parametrize("ids", [b"\x05\0\0\0\x03\0\0\0", b"\x05\0\0\0\x02\0\0", b""])
+def test_a_list_that_was_damaged_is_dropped_and_the_rest_of_its_batch_is_not(ids: bytes) -> None:
+    with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, _):
+        bad, good = starts(engine, prefill)
+        ready = prefill.ready(bad, 1)
+        right = prefill.told[ready.table]
+        prefill.told[ready.table] = msgspec.structs.replace(right, ids=ids)
+        prefill.say(ready)
+        assert isinstance(prefill.serve(good, 1), ReadDone)
+        assert (engine.owner.refused, engine.core.peer.tables.missed) == (1, 1)
+        prefill.told[ready.table] = right
+        prefill.say(ready)
+        assert isinstance(prefill.hear(), ReadDone)
 
 
 # ---- the destination: whatever says so, nothing lands outside an attempt's own blocks
@@ -199,15 +262,13 @@ def test_planted_a_region_that_is_the_whole_pool(monkeypatch: pytest.MonkeyPatch
     assert misled("of nobody") != ""
 
 
-def unchecked_ranges(self: Any, layer: int, blocks: Any, start: int, stop: int) -> list[tuple[int, int]]:
-    row = self.kind.row_bytes
-    pieces = [(block * self.block_size, min(stop, (n + 1) * self.block_size) - n * self.block_size) for n, block in enumerate(blocks)]
-    return [((layer * self.blocks * self.block_size + at) * row, count * row) for at, count in pieces]
+def unchecked_rows(self: Any, blocks: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    return slot_layout.spread(np.array(blocks), start, stop, self.block_size)
 
 
 @pytest.mark.parametrize("name", ["outside the pool", "below zero", "too few"])
 def test_planted_destination_blocks_that_nobody_checks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(paged_rows.PagedRows, "ranges", unchecked_ranges)
+    monkeypatch.setattr(paged_rows.PagedRows, "rows", unchecked_rows)
     assert misled(name) != ""
 
 
@@ -215,22 +276,24 @@ def test_planted_destination_blocks_that_nobody_checks(monkeypatch: pytest.Monke
 
 
 CAPACITY = 12
-READIES = st.builds(
+READIES = st.tuples(st.builds(
     Ready, st.just("r"), st.just(5), st.builds(TransferId, st.just(1), st.just(1), st.integers(1, 4)), st.integers(0, 2), st.integers(1, 3),
     st.sampled_from([11, 11, 11, 12]), st.integers(-1, CAPACITY), st.integers(-1, CAPACITY + 2), st.booleans(),
-    st.lists(st.integers(-1, SOURCE_BLOCKS), max_size=4).map(tuple),
-)  # fmt: skip
+), st.lists(st.integers(-1, SOURCE_BLOCKS), max_size=4).map(tuple))  # fmt: skip
 FITTING = st.tuples(st.integers(1, 3), st.integers(0, CAPACITY - 1), st.integers(1, CAPACITY), st.permutations(range(SOURCE_BLOCKS)))
 
 
-def fitting(layer: int, start: int, count: int, blocks: list[int]) -> Ready:
+Said = tuple[Ready, tuple[int, ...]]
+
+
+def fitting(layer: int, start: int, count: int, blocks: list[int]) -> Said:
     stop = min(start + count, CAPACITY)
     span = -(-stop // BLOCK) - start // BLOCK
-    return Ready("r", 5, TransferId(1, 1, layer), SLOT_OF_LAYER[layer - 1], 1, 11, start, stop, False, tuple(blocks[:span]))
+    return Ready("r", 5, TransferId(1, 1, layer), SLOT_OF_LAYER[layer - 1], 1, 11, start, stop, False), tuple(blocks[:span])
 
 
-def fits(ready: Ready) -> bool:
-    layer, blocks = ready.transfer.layer, ready.blocks
+def fits(ready: Ready, blocks: tuple[int, ...]) -> bool:
+    layer = ready.transfer.layer
     return (
         1 <= layer <= 3 and ready.slot == SLOT_OF_LAYER[layer - 1] and ready.incarnation == 11 and 0 <= ready.start < ready.stop <= CAPACITY
         and len(blocks) == len(set(blocks)) == -(-ready.stop // BLOCK) - ready.start // BLOCK
@@ -240,7 +303,8 @@ def fits(ready: Ready) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(READIES | FITTING.map(lambda fields: fitting(*fields)))
-def test_any_ready_brings_exactly_its_rows_or_nothing(ready: Ready) -> None:
+def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
+    ready, blocks = said
     memory, source = DecodeMemory(KINDS, layers=3, blocks=7, block_size=BLOCK, rows=2, hot=4, poison=True), layout_of({0: KINDS, 1: KINDS})
     mapped, backend = SharedMemory.allocate(source), ShmPull()
     mapped.bytes[:] = np.random.default_rng(2).integers(0, 100, mapped.bytes.size)
@@ -252,21 +316,24 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(ready: Ready) -> None:
     memory.admitted()
     destination = memory.owned[5]
     want = {name: pages.memory.clone() for name, pages in memory.pages.items()}
-    if fits(ready):
+    told = blocks_of(ready.transfer, 11, blocks)
+    ready = msgspec.structs.replace(ready, table=told.table)
+    peer.tables.hear(told)
+    if fits(ready, blocks):
         layer, first = ready.transfer.layer - 1, ready.start // BLOCK
         for name in want:
             rows = mapped.view(ready.slot, name)
             for token in range(ready.start, ready.stop):
                 block, row = divmod(token, BLOCK)
-                want[name][layer, destination.blocks[block], row] = rows[ready.blocks[block - first], row]
+                want[name][layer, destination.blocks[block], row] = rows[blocks[block - first], row]
     for name, pages in memory.pages.items():
         backend.register(decode_checks.region_of(name, 5), pages.memory, pages.spans(destination.blocks), name)
     try:
         outcome = backend.pull(PEER, peer.parts(ready, destination, CAPACITY), Work(ready.slot, ready.epoch))
         assert outcome.ok, outcome.reason
-        assert fits(ready)
+        assert fits(ready, blocks)
     except ValueError:
-        assert not fits(ready)
+        assert not fits(ready, blocks)
     for name, pages in memory.pages.items():
         assert torch.equal(pages.memory.view(torch.int32), want[name].view(torch.int32))
     backend.close()

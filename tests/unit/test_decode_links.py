@@ -45,7 +45,7 @@ class Bench:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.heard: list[Message] = []
         self.began: list[str] = []
-        self.owner = Owner("links", None, on_frames=None, on_tick=lambda: self.links.tick(), after=lambda: None,
+        self.owner = Owner("links", None, on_frames=None, on_tick=lambda: self.links.tick(), after=lambda: self.links.flush(),
                            on_crash=lambda error: self.heard.append(Abort(str(error), 0)), tick=0.05)  # fmt: skip
         hello = control.Hello(VERSION, 11, DIGEST, "memory")
         self.links = DecodeLinks(self.owner, self.context, hello, self, on_begin=self.began.append, limit=limit)
