@@ -1,9 +1,13 @@
-"""Acked layers per second of one request of 64 blocks: claim, write, READY, READ_DONE and COMMITTED between two processes.
+"""Acked layers per second between two processes: claim, write, READY, every check, READ_DONE and COMMITTED, for each layer.
 
-Sessions, owners, sockets and messages are the product's.  `control` moves no byte: reads and saves end where they would begin; `all`
-also saves and pulls 64 blocks of one row of 8 bytes for each layer.  A layer is acked when Prefill has its READ_DONE; at most four (or
-one) are in flight, for so many slots there are.  CPU time is that of both processes together, so it says what a layer costs where
-others use the machine too.
+Engines, sessions, owners, sockets, messages and checks of both sides are the product's (prefill_rig.py, sink.py).  `control` moves no byte:
+saves end where they would begin, reads where their copy would, each address checked; `all` also saves and pulls rows of 8 bytes, one a
+block.  A layer of one request is acked when Prefill has its READ_DONE; at most four (or one) are in flight, for so many slots there are;
+the clock runs from the first request's first layer until every layer of all is acked.
+
+Beside it, in turn, a bare echo over the same sockets (`echo.py`): messages of the same sizes, as many in flight, and nothing done with
+them: READY there, READ_DONE back, COMMITTED there.  The ratio of the two within a round says what the product adds to what pyzmq takes.
+CPU is that of both processes together.
 
 Run: `python benchmarks/control_plane.py`; it prints, and judges nothing.
 """
@@ -15,9 +19,10 @@ import sys
 import time
 from pathlib import Path
 
+from echo import Echo
 from prefill_rig import Rig
 
-LAYERS, BLOCKS, ROUNDS = 64, 64, 30
+LAYERS = 78
 
 
 def cpu_of(pid: int) -> float:
@@ -26,24 +31,33 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def case(name: str, *, in_flight: int, copies: bool) -> None:
-    rig = Rig(layers=LAYERS, buffers=in_flight, chunks=1, chunk_tokens=BLOCKS, block_size=1, widths={"main": 8}, dtype="int8",
-              copies=copies)  # fmt: skip
-    for _ in range(3):
-        rig.prefill()
-    began = time.process_time() + cpu_of(rig.decode_pid)
-    rates = sorted(LAYERS / rig.prefill() for _ in range(ROUNDS))
-    cpu = (time.process_time() + cpu_of(rig.decode_pid) - began) / ROUNDS / LAYERS
+def case(requests: int, blocks: int, *, in_flight: int, copies: bool, rounds: int) -> None:
+    rig = Rig(layers=LAYERS, buffers=in_flight, chunks=1, chunk_tokens=blocks, block_size=1, widths={"main": 8}, dtype="int8",
+              requests=requests, copies=copies)  # fmt: skip
+    echo, layers = Echo(), LAYERS * requests
+    rates, ratios, used = [], [], 0.0
+    for number in range(rounds + 3):
+        cpu = time.process_time() + cpu_of(rig.decode_pid)
+        rate = layers / rig.prefill()
+        cpu = time.process_time() + cpu_of(rig.decode_pid) - cpu
+        bare = layers / echo.layers(layers, in_flight=in_flight)
+        if number >= 3:  # the first warm up
+            rates.append(rate)
+            ratios.append(rate / bare)
+            used += cpu
     rig.close()
+    echo.close()
     low, middle, high = statistics.quantiles(rates, n=4)
-    print(f"{name:8} {in_flight} in flight: {middle:6,.0f} layers/s ({low:,.0f} to {high:,.0f}, best {rates[-1]:,.0f}); "
-          f"{1e6 * cpu:.0f} us of CPU a layer", flush=True)  # fmt: skip
+    print(f"{'all' if copies else 'control':7} {requests:2} x {blocks:3} blocks, {in_flight} in flight: {middle:6,.0f} layers/s "
+          f"({low:,.0f} to {high:,.0f}, best {max(rates):,.0f}); {statistics.median(ratios):.2f} of a bare echo; "
+          f"{1e6 * used / rounds / layers:.0f} us of CPU a layer", flush=True)  # fmt: skip
 
 
 def main() -> int:
     for copies in (False, True):
-        for in_flight in (1, 4):
-            case("all" if copies else "control", in_flight=in_flight, copies=copies)
+        for requests, blocks, rounds in ((1, 64, 60), (32, 512, 5)):
+            for in_flight in (1, 4):
+                case(requests, blocks, in_flight=in_flight, copies=copies, rounds=rounds)
     return 0
 
 

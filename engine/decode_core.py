@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 import zmq
 
 from tidegate.engine import control
@@ -212,7 +213,8 @@ class DecodeCore:
             if first:
                 how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
                 if outcome.ok:
-                    self.pulled.update({name: int(sum(part.length)) for name, part in zip(self.memory.pages, parts, strict=True)})
+                    for name, part in zip(self.memory.pages, parts, strict=True):
+                        self.pulled[name] += int(np.sum(part.length))
                 self.execute(self.session.read_end(ready.transfer, how, outcome.reason))
             elif outcome.stopped:
                 self.execute(self.session.landed(ready.transfer))
@@ -249,12 +251,15 @@ class DecodeCore:
         elif not isinstance(message, Ready) or self.peer.tables.knows(message):
             self.execute(self.session.receive(message))
 
+    def _is_unanswered(self, transfer: TransferId) -> bool:
+        return transfer in self.session.reads and self.session.is_unanswered(transfer)  # what was refused was never read
+
     def tick(self) -> None:
         """Say again what nobody has answered."""
         now = time.monotonic()
-        for transfer in [t for t in self.session.reads if self.session.is_unanswered(t)]:
-            if now - self._reported[transfer] > self._resend:
-                self.execute(self.session.resend_report(transfer))
+        self._reported = {t: since for t, since in self._reported.items() if self._is_unanswered(t)}
+        for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
+            self.execute(self.session.resend_report(transfer))
         self.listener.tick(now)
 
 

@@ -67,7 +67,7 @@ class DecodeEngine:
 
     kinds: what a token's rows are: "main" (or "main.k", "main.v", ...), "index" and "scale", as Prefill has them; layers: as many as
     Prefill has; blocks of block_size tokens, for all requests together; rows: requests that may be here at once; hot: slots of a hot
-    buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  pull_threads: copies at once; resend_seconds: after
+    buffer, at least the top-k.  backend: what pulls, one of its own if left out.  port: of the control plane, on loopback, 0 for any.  pull_threads: copies at once; resend_seconds: after
     which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
     say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
@@ -92,6 +92,7 @@ class DecodeEngine:
         poison: bool = False,
         recorder: Recording = NULL,
         faults: Injector | None = None,
+        backend: ShmPull | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
@@ -105,7 +106,7 @@ class DecodeEngine:
             raise
         trace_header(recorder, role="decode", rank=0, incarnation=self.incarnation, layers=layers)
         faults = faults or Injector(())
-        self.backend = ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
+        self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, incarnation=self.incarnation, observer=trace_observer(recorder))
         peer = Peer(self.backend, self.memory, incarnation=self.incarnation)
         self.core = DecodeCore(

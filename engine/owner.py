@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import zmq
 
@@ -61,6 +62,14 @@ class _Answer(Generic[T]):
         return self._value
 
 
+def _has_frames(socket: zmq.Socket[bytes]) -> bool:
+    return bool(cast(int, socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return cast(int, socket.get(zmq.FD))
+
+
 class Owner:
     """Runs `on_frames` for each incoming multipart message and `on_tick` every `tick` seconds, both in its thread.
 
@@ -81,7 +90,7 @@ class Owner:
     ) -> None:
         self._on_tick, self._after = on_tick, after
         self._sockets: dict[zmq.Socket[bytes], Callable[[list[bytes]], None]] = {}
-        self._poller = zmq.Poller()
+        self._epoll = select.epoll()
         if socket is not None and on_frames is not None:
             self.add(socket, on_frames)
         self._on_crash, self._tick = on_crash, tick
@@ -101,18 +110,18 @@ class Owner:
     def add(self, socket: zmq.Socket[bytes], on_frames: Callable[[list[bytes]], None]) -> None:
         """Own `socket` too, until it is removed or the thread ends.  In the owner's thread, or before it starts."""
         self._sockets[socket] = on_frames
-        self._poller.register(socket, zmq.POLLIN)
+        self._epoll.register(_descriptor(socket), select.EPOLLIN)
 
     def remove(self, socket: zmq.Socket[bytes]) -> None:
         """Close `socket`; what it has not sent yet is lost.  In the owner's thread."""
         del self._sockets[socket]
-        self._poller.unregister(socket)
+        self._epoll.unregister(_descriptor(socket))
         socket.close(linger=0)
 
     def post(self, call: Callable[[], Any]) -> None:
         """Have `call` made soon, after everything posted before."""
         self._calls.append(call)
-        if not self._woken:
+        if not self._woken and threading.get_ident() != self._thread.ident:  # its own calls it finds before it sleeps
             self._woken = True
             os.eventfd_write(self._wake, 1)
 
@@ -134,23 +143,21 @@ class Owner:
         self.post(self._stop)
         self._thread.join()
         os.close(self._wake)
+        self._epoll.close()
 
     def _stop(self) -> None:
         self._stopping = True
 
     def _run(self) -> None:
-        self._poller.register(self._wake, zmq.POLLIN)
+        self._epoll.register(self._wake, select.EPOLLIN)
         due = time.monotonic() + self._tick
         why = f"{self._thread.name} was stopped"
         try:
             while not self._stopping:
-                ready = dict(self._poller.poll(max(0, int(1000 * (due - time.monotonic())) + 1)))
-                if self._wake in ready:
-                    os.eventfd_read(self._wake)
-                    self._woken = False  # before the calls are looked at: a later one writes again
+                self._sleep(due)
                 while self._calls:
                     self._calls.popleft()()
-                for socket in [socket for socket in self._sockets if socket in ready]:
+                for socket in list(self._sockets):
                     self._receive(socket)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self._tick
@@ -165,6 +172,17 @@ class Owner:
             for socket in self._sockets:
                 socket.close(linger=200)
 
+    def _sleep(self, due: float) -> None:
+        """Until there is something to do, or `due` has come.
+
+        A socket's descriptor tells of news since its EVENTS were last asked, and not of what lies there: so they are asked first.
+        """
+        if self._calls or any(map(_has_frames, self._sockets)):
+            return
+        if any(wake == self._wake for wake, _ in self._epoll.poll(max(0.0, due - time.monotonic()))):
+            os.eventfd_read(self._wake)
+            self._woken = False  # before the calls are looked at: a later one writes again
+
     def _answer_nobody(self, why: str) -> None:
         with self._asked_lock:
             self._ended = why
@@ -173,11 +191,8 @@ class Owner:
                     answer.fail(RuntimeError(why))
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while socket in self._sockets:  # it may be removed by what came through it
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        while socket in self._sockets and _has_frames(socket):  # it may be removed by what came through it
+            frames = socket.recv_multipart(zmq.NOBLOCK)
             try:
                 self._sockets[socket](frames)
             except RemoteProtocolError as error:

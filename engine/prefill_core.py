@@ -19,7 +19,7 @@ from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
-from tidegate.engine.prefill_waits import Poison, Waits
+from tidegate.engine.prefill_waits import Poison, Waiter, Waits
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
@@ -75,8 +75,8 @@ class PrefillCore:
         self._need_alive(run)
         return self.session.step_of(run)
 
-    def claim(self, step: TransferId) -> Claimed | threading.Event:
-        """Where `step` may be written, or an event that is set when it is worth asking again; RunOver if its run has failed."""
+    def claim(self, step: TransferId) -> Claimed | Waiter:
+        """Where `step` may be written, or who will be told; RunOver if its run has failed."""
         if self._poison:
             self._poison.free_slots()
         if not self._goes_on(step):
@@ -84,6 +84,11 @@ class PrefillCore:
         self._need_writable(step)
         self.open.pop(step, None)
         return self._claimed(step)
+
+    def _found(self, step: TransferId) -> Claimed | None:
+        """As `claim`, for one who has waited; None for a run that is over."""
+        self.open.pop(step, None)
+        return self._claimed(step) if self._is_writable(step) else None
 
     def _claimed(self, step: TransferId) -> Claimed:
         slot = self.session.plan.slot_of(step.layer)
@@ -127,7 +132,7 @@ class PrefillCore:
 
     def give_up(self) -> None:
         """The owner's thread has failed: whoever waits for anything goes on, and will hear of that when it asks."""
-        self.waits.end(lambda step: True)
+        self.waits.end(lambda step: True, lambda step: None)
         for events in self._saving.values():
             for event in events:
                 event.set()
@@ -148,8 +153,11 @@ class PrefillCore:
             raise self._over_now(run)
 
     def _need_writable(self, step: TransferId) -> None:
-        if self.session.step_of(step.run) != step or not self.session.can_write(step.run):
+        if not self._is_writable(step):
             raise self._over_now(step.run)
+
+    def _is_writable(self, step: TransferId) -> bool:
+        return self.session.step_of(step.run) == step and self.session.can_write(step.run)
 
     def _over_now(self, run: int) -> RunOver:
         return RunOver(f"run {run} is {self.session.runs[run].phase}: {'; '.join(self.session.story[-2:])}")
@@ -239,7 +247,7 @@ class PrefillCore:
             self._poison.free_slots()
         self._go_ahead()
         self.execute([])
-        self.waits.end(self._goes_on)
+        self.waits.end(self._goes_on, self._found)
         self._admit()
         self.links.flush()
 

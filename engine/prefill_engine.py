@@ -38,6 +38,7 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Place, Run, RunOver, Step
+from tidegate.engine.prefill_waits import Waiter
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
 from tidegate.engine.streams import CpuStream, Stream
@@ -153,8 +154,7 @@ class PrefillEngine:
             raise
         self.core.times.gates += 1
         self._phase = "claimed"
-        views = {area.name: self.memory.view(self._at.slot, area.name) for area in self.memory.layout.areas_of(self._at.slot)}
-        return Place(*self._at, self._now.run.blocks, views)
+        return Place(*self._at, self._now.run.blocks, self.memory.views(self._at.slot))
 
     def kv_written(self, layer: int) -> None:
         """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
@@ -246,8 +246,10 @@ class PrefillEngine:
         """Where `step` may be written, when it may."""
         if (ahead := self.core.open.pop(step, None)) is not None:
             return ahead
-        while not isinstance(answer := self.owner.ask(partial(self.core.claim, step)), Claimed):
-            answer.wait()
+        answer: Claimed | Waiter | None = None
+        while not isinstance(answer, Claimed):
+            asked = self.owner.ask(partial(self.core.claim, step))
+            answer = asked.wait() if isinstance(asked, Waiter) else asked
         return answer
 
     def _fill(self, step: TransferId) -> None:

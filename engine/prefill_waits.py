@@ -1,6 +1,6 @@
 """Small helpers of a Prefill rank's owner: who waits for which step and why, and poison for slots that nobody may read.
 
-Rules: the owner's thread calls everything here; a wait ends by its event, once; each second of it is put down to what it was for.
+Rules: the owner's thread calls everything here; a wait ends once; each second of it is put down to what it was for.
 """
 
 from __future__ import annotations
@@ -8,26 +8,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 
-from tidegate.engine.prefill_parts import Times
+from tidegate.engine.prefill_parts import Claimed, Times
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 
-__all__ = ["Poison", "Waits"]
+__all__ = ["Poison", "Waiter", "Waits"]
 
 
-@dataclass(slots=True)
-class _Waiter:
-    """The computing thread, which wants to write `step` next."""
+class Waiter:
+    """The computing thread, which wants to write `step` next.  A bare lock wakes it: this is done for every layer."""
 
-    step: TransferId
-    for_copies: bool
-    woken: threading.Event = field(default_factory=threading.Event)
-    since: float = field(default_factory=time.monotonic)
+    __slots__ = ("_come", "_found", "for_copies", "since", "step")
+
+    def __init__(self, step: TransferId, for_copies: bool) -> None:
+        self.step, self.for_copies, self.since = step, for_copies, time.monotonic()
+        self._found: Claimed | None = None
+        self._come = threading.Lock()
+        self._come.acquire()
+
+    def wait(self) -> Claimed | None:
+        """Where the step may be written, once it may; None when it is worth asking what has happened."""
+        self._come.acquire()
+        return self._found
+
+    def wake(self, found: Claimed | None) -> None:
+        self._found = found
+        self._come.release()
 
 
 class Waits:
@@ -35,25 +45,24 @@ class Waits:
 
     def __init__(self, session: PrefillSession, times: Times) -> None:
         self._session, self._times = session, times
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[Waiter] = []
 
-    def begin(self, step: TransferId) -> threading.Event:
-        """An event that is set when it is worth asking again."""
-        waiter = _Waiter(step, self._for_copies(step))
+    def begin(self, step: TransferId) -> Waiter:
+        waiter = Waiter(step, self._for_copies(step))
         self._waiters.append(waiter)
-        return waiter.woken
+        return waiter
 
-    def end(self, goes_on: Callable[[TransferId], bool]) -> None:
-        """Wake those of whose step `goes_on` says yes."""
+    def end(self, goes_on: Callable[[TransferId], bool], claimed: Callable[[TransferId], Claimed | None]) -> None:
+        """Wake those of whose step `goes_on` says yes, with what `claimed` says of it."""
         for waiter in list(self._waiters):
             self._account(waiter)
             if goes_on(waiter.step):
                 self._waiters.remove(waiter)
-                waiter.woken.set()
+                waiter.wake(claimed(waiter.step))
             else:
                 waiter.for_copies = self._for_copies(waiter.step)
 
-    def _account(self, waiter: _Waiter) -> None:
+    def _account(self, waiter: Waiter) -> None:
         """Put the time since the last look down to what it was waited for."""
         now = time.monotonic()
         if waiter.for_copies:
@@ -79,6 +88,5 @@ class Poison:
         for index, slot in self._session.slots.items():
             if slot.phase == "free" and self._done.get(index) != slot.epoch:
                 self._done[index] = slot.epoch
-                for area in self._memory.layout.areas_of(index):
-                    view = self._memory.view(index, area.name)
+                for view in self._memory.views(index).values():
                     view.fill_(torch.nan if view.is_floating_point() else -1)

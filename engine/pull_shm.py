@@ -16,7 +16,7 @@ import numpy as np
 from tidegate.engine.copying import CopyWorkers, Faults, Job, OnOutcome, Outcome, Work, wait_for
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import SharedMemory
-from tidegate.kernels.copy import Bytes, Offsets, as_bytes, checked_ranges, copy_checked, refuse_shared
+from tidegate.kernels.copy import Bytes, Offsets, as_bytes, checked_ranges, copy_checked, first_astray, refuse_shared
 
 Columns = tuple[Offsets, Offsets, Offsets]  # destination, source, length
 
@@ -61,11 +61,8 @@ class Region(NamedTuple):
         """ValueError, naming the first, for a range that is not wholly in one span; ranges are inside the buffer already."""
         if self.spans is None:
             return
-        first, stop = self.spans.T
-        which = np.searchsorted(first, destination, "right") - 1
-        bad = (which < 0) | (destination + length > stop[which]) if len(first) else np.ones(len(destination), bool)
-        if (bad & (length > 0)).any():
-            i = int((bad & (length > 0)).argmax())
+        if (i := first_astray(destination, length, self.spans)) >= 0:
+            first, stop = self.spans.T
             raise ValueError(
                 f"range {i} (destination {destination[i]}, length {length[i]}) leaves the {int((stop - first).sum())} bytes that are "
                 f"registered, in {len(first)} places: nothing was copied"
@@ -91,7 +88,8 @@ class ShmPull:
         with self._lock:
             if region in self._regions:
                 raise ValueError(f"region {region!r} is registered: unregister it first")
-            self._regions[region] = Region(view, spans, memory or region)
+            apart = None if spans is None else np.ascontiguousarray(spans, np.int64)
+            self._regions[region] = Region(view, apart, memory or region)
 
     def unregister(self, region: str) -> None:
         """Refuse new pulls into `region`; those that began go on (wait for their end before the memory is given

@@ -36,6 +36,7 @@ class SharedMemory:
     def __init__(self, fd: int, layout: SlotLayout, mapping: mmap.mmap) -> None:
         self.layout, self._fd, self._map = layout, fd, mapping
         self.bytes: Bytes = np.frombuffer(mapping, np.uint8)
+        self._views: dict[int, dict[str, torch.Tensor]] = {}
 
     @classmethod
     def allocate(cls, layout: SlotLayout) -> Self:
@@ -83,6 +84,12 @@ class SharedMemory:
         flat = torch.from_numpy(self.bytes[area.offset : area.offset + self.layout.area_bytes(area)])
         return flat.view(DTYPES[area.dtype]).view(self.layout.blocks, self.layout.block_size, area.width)
 
+    def views(self, slot: int) -> dict[str, torch.Tensor]:
+        """Every area of `slot`, by name; as `view`.  Made once: do not change it."""
+        if (found := self._views.get(slot)) is None:
+            found = self._views[slot] = {area.name: self.view(slot, area.name) for area in self.layout.areas_of(slot)}
+        return found
+
     def token_views(self, slot: int, blocks: Sequence[int], start: int, stop: int) -> list[torch.Tensor]:
         """Tokens [start, stop) as views [rows, width] over the memory, one per block, area by area; ValueError as `view`, and
         as `SlotLayout.token_pieces`.
@@ -111,6 +118,7 @@ class SharedMemory:
             os.close(self._fd)
             self._fd = -1
             self.bytes = np.empty(0, np.uint8)
+            self._views = {}
             with contextlib.suppress(BufferError):  # a view is still about: the mapping goes with it
                 self._map.close()
 

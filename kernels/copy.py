@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tidegate.kernels.dispatch import native_for
 
-__all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_checked", "copy_ranges", "refuse_shared"]
+__all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_checked", "copy_ranges", "first_astray", "refuse_shared"]
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -62,10 +62,7 @@ def checked_ranges(
         raise ValueError(
             f"dst_off, src_off and length have {len(d)}, {len(s)} and {len(n)} entries: give one of each per range"
         )
-    # written as off > size - n, since off + n could pass 2**63
-    bad = (n < 0) | (d < 0) | (s < 0) | (n > dst_size) | (n > src_size) | (d > dst_size - n) | (s > src_size - n)
-    if bad.any():
-        i = int(bad.argmax())
+    if (i := _first_outside(dst_size, src_size, d, s, n)) >= 0:
         raise ValueError(
             f"range {i} (source {s[i]}, destination {d[i]}, length {n[i]}) leaves the source of {src_size} bytes "
             f"or the destination of {dst_size} bytes: nothing was copied"
@@ -73,7 +70,34 @@ def checked_ranges(
     return d, s, n
 
 
+def _first_outside(dst_size: int, src_size: int, d: Offsets, s: Offsets, n: Offsets) -> int:
+    """The first range that leaves a buffer, -1 if none does."""
+    if (native := native_for()) is not None:
+        return int(native.library.tg_first_outside(d.ctypes.data, s.ctypes.data, n.ctypes.data, len(n), dst_size, src_size))
+    # written as off > size - n, since off + n could pass 2**63
+    bad = (n < 0) | (d < 0) | (s < 0) | (n > dst_size) | (n > src_size) | (d > dst_size - n) | (s > src_size - n)
+    return int(bad.argmax()) if bad.any() else -1
+
+
+def first_astray(offsets: Offsets, lengths: Offsets, spans: Offsets) -> int:
+    """The first range that is not empty and not wholly in one of `spans`, -1 if there is none.
+
+    offsets, lengths: contiguous int64 [n], such as `checked_ranges` gives; spans: contiguous int64 [m, 2], each [first, last), in order
+    and apart.
+    """
+    if (native := native_for()) is not None:
+        address = spans.ctypes.data
+        return int(native.library.tg_first_astray(offsets.ctypes.data, lengths.ctypes.data, len(offsets), address, len(spans)))
+    first, stop = spans.T
+    which = np.searchsorted(first, offsets, "right") - 1
+    bad = (which < 0) | (offsets > stop[which] - lengths) if len(first) else np.ones(len(offsets), bool)
+    bad &= lengths > 0
+    return int(bad.argmax()) if bad.any() else -1
+
+
 def _column(name: str, values: Sequence[int] | Offsets) -> Offsets:
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1 and values.flags.c_contiguous:
+        return values
     array = np.asarray(values)
     if array.size == 0:
         return np.zeros(0, np.int64)

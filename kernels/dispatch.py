@@ -58,6 +58,9 @@ def bind(path: Path | str) -> ctypes.CDLL:
             getattr(library, name).argtypes = [ctypes.c_void_p]
         library.tg_copy_ranges.restype = ctypes.c_int64
         library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3
+        library.tg_first_outside.restype = library.tg_first_astray.restype = ctypes.c_int64
+        library.tg_first_outside.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3
+        library.tg_first_astray.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
         fits = [library.tg_sizes(i) for i in range(len(STRUCTURES))] == [ctypes.sizeof(s) for s in STRUCTURES]
     except AttributeError:
         fits = False

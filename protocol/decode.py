@@ -158,7 +158,7 @@ class DecodeSession(Session):
         if failed:
             self._fail(attempt, f"reading {transfer} failed: {reason or how}", effects)
         else:
-            self._settle(attempt, effects)
+            self._drain(attempt, effects)
         effects.append(Send(self._report(transfer, reason)))
         return self._did("ReadEnd", effects, transfer=transfer, attempt=attempt, how=how)
 
@@ -172,7 +172,7 @@ class DecodeSession(Session):
         if CG.CanLanded(self.groups[key], member):
             self.groups[key] = CG.Landed(self.groups[key], member)
         effects: list[Effect] = []
-        self._settle(attempt, effects)
+        self._drain(attempt, effects)
         return self._did("Landed", effects, transfer=transfer, attempt=attempt)
 
     def is_unanswered(self, transfer: TransferId) -> bool:
@@ -230,7 +230,6 @@ class DecodeSession(Session):
             state = RC.Count(state, transfer.chunk)
         self.attempts[attempt] = state
         effects.append(BeginRead(ready))
-        self._settle(attempt, effects)
 
     def _check(self, ready: Ready) -> None:
         t, known = ready.transfer, self.readies.get(ready.transfer)
@@ -309,15 +308,21 @@ class DecodeSession(Session):
 
     def _settle(self, attempt: int, effects: list[Effect]) -> None:
         """Take every step that the machines now allow: advertise, complete, close, drain, reclaim."""
-        state, dest = self.attempts[attempt], self.dests[attempt]
+        state = self.attempts[attempt]
         if RC.CanAdvertise(state):
             state = RC.Advertise(state)
             effects.append(Send(self.starts[attempt]))
         if RC.CanComplete(state):
             state = RC.Complete(state)
-            if FI.CanValidate(dest):
-                dest = FI.Validate(dest)
+            if FI.CanValidate(self.dests[attempt]):
+                self.dests[attempt] = FI.Validate(self.dests[attempt])
             effects.append(Completed(attempt))
+        self.attempts[attempt] = state
+        self._drain(attempt, effects)
+
+    def _drain(self, attempt: int, effects: list[Effect]) -> None:
+        """The part of it that the end of a copy can allow: nothing is complete that was not so before."""
+        dest = self.dests[attempt]
         if FI.CanClose(dest, self.rank):
             dest = FI.Close(dest, self.rank)
         if FI.CanDrained(dest, self.rank, frozenset()):  # now it matters what may still land: all groups are looked at, so not before
@@ -327,4 +332,4 @@ class DecodeSession(Session):
         if FI.CanReclaim(dest):
             dest = FI.Reclaim(dest)
             effects.append(Reclaimed(attempt))
-        self.attempts[attempt], self.dests[attempt] = state, dest
+        self.dests[attempt] = dest

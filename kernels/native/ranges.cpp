@@ -81,3 +81,30 @@ std::int64_t tg_copy_ranges(char* target, const char* source, const std::int64_t
         return -1;
     }
 }
+
+std::int64_t tg_first_outside(const std::int64_t* target_offsets, const std::int64_t* source_offsets, const std::int64_t* lengths,
+                              std::int64_t n, std::int64_t target_size, std::int64_t source_size) {
+    for (i64 i = 0; i < n; ++i) {
+        const i64 size = lengths[i];  // offset > buffer - size, since offset + size could pass 2^63
+        if (size < 0 || target_offsets[i] < 0 || source_offsets[i] < 0 || size > target_size || size > source_size ||
+            target_offsets[i] > target_size - size || source_offsets[i] > source_size - size)
+            return i;
+    }
+    return -1;
+}
+
+std::int64_t tg_first_astray(const std::int64_t* target_offsets, const std::int64_t* lengths, std::int64_t n,
+                             const std::int64_t* spans, std::int64_t span_count) {
+    struct Span {
+        i64 first, last;
+    };
+    const Span* const begin = reinterpret_cast<const Span*>(spans);
+    const Span* const end = begin + span_count;
+    for (i64 i = 0; i < n; ++i) {
+        if (lengths[i] <= 0) continue;
+        const i64 at = target_offsets[i];
+        const Span* after = std::upper_bound(begin, end, at, [](i64 value, const Span& span) { return value < span.first; });
+        if (after == begin || at > (after - 1)->last - lengths[i]) return i;
+    }
+    return -1;
+}

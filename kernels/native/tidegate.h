@@ -88,3 +88,10 @@ TG_API std::int32_t tg_fetch_misses(tg_misses* s);
 TG_API std::int64_t tg_copy_ranges(char* target, const char* source, const std::int64_t* target_offsets,
                                    const std::int64_t* source_offsets, const std::int64_t* lengths, std::int64_t n,
                                    std::int64_t isa, std::int64_t threads);
+// The first of n ranges that has a negative number in it or leaves a buffer of so many bytes; -1 if none does.
+TG_API std::int64_t tg_first_outside(const std::int64_t* target_offsets, const std::int64_t* source_offsets,
+                                     const std::int64_t* lengths, std::int64_t n, std::int64_t target_size,
+                                     std::int64_t source_size);
+// The first of n ranges that is not empty and not wholly in one of the spans [first, last), in order and apart; -1 if none is.
+TG_API std::int64_t tg_first_astray(const std::int64_t* target_offsets, const std::int64_t* lengths, std::int64_t n,
+                                    const std::int64_t* spans, std::int64_t span_count);

@@ -12,7 +12,7 @@ from pair_tools import TEXT, run, slow
 from tidegate.engine import control
 from tidegate.engine.config import FaultSpec, Request
 from tidegate.engine.worker_io import Line
-from tidegate.protocol.messages import Committed, Start, TransferId, encode
+from tidegate.protocol.messages import VERSION, Committed, Start, TransferId, encode
 from tidegate.spec.trace import check
 
 
@@ -97,7 +97,7 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
         ):  # fmt: skip
             socket.send_multipart(frames)
             sent += 1
-        socket.send_multipart([control.HELLO, control.frame(msgspec.structs.replace(hello, version=1))])
+        socket.send_multipart([control.HELLO, control.frame(msgspec.structs.replace(hello, version=VERSION))])
         assert control.parse_welcome(socket.recv_multipart()[1]).refused
         socket.close()
         context.term()
