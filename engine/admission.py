@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tidegate.engine.decode_core import Wanted
+from tidegate.engine.decode_told import Wanted
 from tidegate.engine.http.asking import Retries
 from tidegate.engine.http.bodies import PrefillParams, prompt_digest
 from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer

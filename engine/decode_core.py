@@ -8,15 +8,13 @@ answered as a read that failed quietly, and concerns its attempt alone.
 from __future__ import annotations
 
 import logging
-import queue
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import msgspec
 import numpy as np
 import zmq
 
@@ -25,6 +23,7 @@ from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.decode_checks import region_of
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import PEER, Peer
+from tidegate.engine.decode_told import Told, Wanted
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.pull_shm import Part, ShmPull
@@ -34,43 +33,9 @@ from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effec
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Blocks, Message, Ready, Start, TransferId
 
-__all__ = ["DecodeCore", "Failed", "Listener", "Told", "Wanted"]
+__all__ = ["DecodeCore"]
 
 log = logging.getLogger(__name__)
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """A prompt to be prefilled, and room for `new_tokens` tokens after it."""
-
-    request: str
-    prompt: tuple[int, ...]
-    new_tokens: int
-
-
-class Failed(NamedTuple):
-    """An attempt that will not complete, and why."""
-
-    attempt: int
-    reason: str
-
-
-class Listener(Protocol):
-    """Who asked for attempts; told in the owner's thread, once each."""
-
-    def admitted(self, attempt: int) -> None:
-        """It has its memory."""
-
-    def announce(self, start: Start, copies: int) -> None:
-        """The destination is registered: have a Prefill hear `start`.  copies: 1; 0 and 2 in tests."""
-
-    def completed(self, attempt: int) -> None:
-        """Every row of every layer is here."""
-
-    def failed(self, attempt: int, reason: str) -> None:
-        """It will not complete."""
-
-    def tick(self, now: float) -> None:
-        """Every now and then (monotonic seconds)."""
 
 
 class DecodeCore:
@@ -168,9 +133,14 @@ class DecodeCore:
         if (transfer := getattr(message, "transfer", None)) is not None:
             self._reported.setdefault(transfer, time.monotonic())
 
+    @property
+    def has_peer(self) -> bool:
+        """Has a Prefill introduced itself?"""
+        return bool(self.peer.address)
+
     def tell_peer(self, message: Message, copies: int = 1) -> None:
         """Send it to the Prefill, after this batch of calls and messages; before one has introduced itself there is nobody to tell."""
-        for _ in range(copies if self.peer.address else 0):
+        for _ in range(copies if self.has_peer else 0):
             self._out.add(message)
 
     def _register(self, attempt: int) -> None:
@@ -261,51 +231,3 @@ class DecodeCore:
         for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
             self.execute(self.session.resend_report(transfer))
         self.listener.tick(now)
-
-
-class Told:
-    """What the core tells, put where the embedder finds it.
-
-    complete: attempts, 0 to have `failures` looked at, None for the end; failures, and starts until a Prefill is there: only where nobody
-    listens.
-    """
-
-    def __init__(self, core: DecodeCore) -> None:
-        self._core = core
-        self.listener: Listener | None = None
-        self.complete: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self.failures: queue.SimpleQueue[Failed] = queue.SimpleQueue()
-        self._starts: list[tuple[Start, int]] = []
-
-    def admitted(self, attempt: int) -> None:
-        if self.listener:
-            self.listener.admitted(attempt)
-
-    def announce(self, start: Start, copies: int) -> None:
-        if self.listener:
-            self.listener.announce(start, copies)
-        else:
-            self._starts.append((start, copies))
-
-    def completed(self, attempt: int) -> None:
-        if self.listener:
-            self.listener.completed(attempt)
-        self.complete.put(attempt)
-
-    def failed(self, attempt: int, reason: str) -> None:
-        if self.listener:
-            self.listener.failed(attempt, reason)
-        else:
-            self.failures.put(Failed(attempt, reason))
-            self.complete.put(0)
-
-    def tick(self, now: float) -> None:
-        if self.listener:
-            self.listener.tick(now)
-
-    def look(self) -> None:
-        """Announce to the Prefill what was asked for before it came."""
-        if self._core.peer.address:
-            for start, copies in self._starts:
-                self._core.tell_peer(start, copies)
-            self._starts.clear()

@@ -35,9 +35,10 @@ import zmq
 from torch import Tensor
 
 from tidegate.engine import control
-from tidegate.engine.decode_core import DecodeCore, Failed, Listener, Told, Wanted
+from tidegate.engine.decode_core import DecodeCore
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer
+from tidegate.engine.decode_told import Failed, Listener, Told, Wanted
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.owner import Owner
@@ -67,8 +68,9 @@ class DecodeEngine:
 
     kinds: what a token's rows are: "main" (or "main.k", "main.v", ...), "index" and "scale", as Prefill has them; layers: as many as
     Prefill has; blocks of block_size tokens, for all requests together; rows: requests that may be here at once; hot: slots of a hot
-    buffer, at least the top-k.  backend: what pulls, one of its own if left out.  port: of the control plane, on loopback, 0 for any.  pull_threads: copies at once; resend_seconds: after
-    which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
+    buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  backend: what pulls; left out, one of its own over
+    shared memory, with pull_threads copies at once.  resend_seconds: after which a report is said again.  poison: memory that nobody
+    wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
     say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 

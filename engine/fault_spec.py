@@ -57,4 +57,4 @@ class MessageFaults:
 
     def copies_of(self, tag: str) -> int:
         """As `message`, without a delay."""
-        return self.message(tag)[0]
+        return self.message(tag)[0] if self._specs else 1

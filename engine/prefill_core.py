@@ -59,9 +59,8 @@ class PrefillCore:
         self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
         self._saving: dict[TransferId, list[threading.Event]] = {}
-        self._poison = Poison(session, memory) if poison else None
-        if self._poison:
-            self._poison.free_slots()
+        self._poison = Poison(session, memory).free_slots if poison else lambda: None
+        self._poison()
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
         """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
@@ -72,13 +71,13 @@ class PrefillCore:
 
     def expects(self, run: int) -> TransferId:
         """The step that `run` has to compute next; RunOver if it has failed."""
-        self._need_alive(run)
+        if self.session.runs[run].phase != "running":
+            raise self._over_now(run)
         return self.session.step_of(run)
 
     def claim(self, step: TransferId) -> Claimed | Waiter:
         """Where `step` may be written, or who will be told; RunOver if its run has failed."""
-        if self._poison:
-            self._poison.free_slots()
+        self._poison()
         if not self._goes_on(step):
             return self.waits.begin(step)
         self._need_writable(step)
@@ -148,10 +147,6 @@ class PrefillCore:
                 found.append(events[-1])
         return found
 
-    def _need_alive(self, run: int) -> None:
-        if self.session.runs[run].phase != "running":
-            raise self._over_now(run)
-
     def _need_writable(self, step: TransferId) -> None:
         if not self._is_writable(step):
             raise self._over_now(step.run)
@@ -212,7 +207,7 @@ class PrefillCore:
         if isinstance(message, Ready):
             again = message.transfer in self._said
             self._said.setdefault(message.transfer, time.monotonic())
-            message, blocks = self._teller.of(message, self.blocks_of(message), again=again)
+            message, blocks = self._teller.of(message, self.blocks_of, again=again)
             if blocks is not None:
                 self._say_message(blocks)
         self._say_message(message)
@@ -243,8 +238,7 @@ class PrefillCore:
 
     def look(self) -> None:
         """After each batch of calls and messages: poison what became free, claim for who may, wake who can go on, admit."""
-        if self._poison:
-            self._poison.free_slots()
+        self._poison()
         self._go_ahead()
         self.execute([])
         self.waits.end(self._goes_on, self._found)
@@ -256,8 +250,7 @@ class PrefillCore:
         if not (run := self._ahead):
             return
         if self.session.can_claim(run):
-            if self._poison:
-                self._poison.free_slots()
+            self._poison()
             self._due.extend(self.session.claim(run))
         if self.session.can_write(run):
             step = self.session.step_of(run)

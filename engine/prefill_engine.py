@@ -70,8 +70,8 @@ class PrefillEngine:
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:  # fmt: skip
-        if tuple(plan.slot_of(layer) for layer in range(1, plan.layers + 1)) != memory.layout.slot_of_layer:
-            raise ValueError(f"the plan's slots are not those of the memory, {memory.layout.slot_of_layer}: make the layout by the plan")
+        if tuple(map(plan.slot_of, range(1, plan.layers + 1))) != (slots := memory.layout.slot_of_layer):
+            raise ValueError(f"the plan's slots are not those of the memory, {slots}: make the layout by the plan")
         if prefetch not in (0, 1):
             raise ValueError(f"prefetch is {prefetch}: a run's steps are claimed one at a time, in order; choose 0 or 1")
         self.memory, self.plan, self._recorder, self._compute, self._on_crash = memory, plan, recorder, compute, on_crash
@@ -93,8 +93,7 @@ class PrefillEngine:
         self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address)
         self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
         self._step: Step | None = None
-        self._layer, self._phase = 0, "done"
-        self._at = Claimed(0, 0)
+        self._layer, self._phase, self._at = 0, "done", Claimed(0, 0)
         self._published: set[TransferId] = set()
 
     # ---- from any thread -------------------------------------------------------------------------------------------
@@ -238,19 +237,19 @@ class PrefillEngine:
         return TransferId(now.run.nonce, now.chunk, layer + 1)
 
     def _where(self) -> tuple[tuple[int, ...], int, int]:
-        """The blocks of the step's rows, and its tokens."""
-        now, size = self._now, self.blocks.block_size
-        return now.run.blocks[now.first // size : -(-now.end // size)], now.first, now.end
+        """The blocks of the step's rows, and its tokens; for the trace alone, so there are none without one."""
+        now, size = self._now, self.memory.layout.block_size
+        blocks = now.run.blocks[now.first // size : -(-now.end // size)] if self._recorder.enabled else ()
+        return blocks, now.first, now.end
 
     def _claimed(self, step: TransferId) -> Claimed:
         """Where `step` may be written, when it may."""
         if (ahead := self.core.open.pop(step, None)) is not None:
             return ahead
-        answer: Claimed | Waiter | None = None
-        while not isinstance(answer, Claimed):
+        while True:
             asked = self.owner.ask(partial(self.core.claim, step))
-            answer = asked.wait() if isinstance(asked, Waiter) else asked
-        return answer
+            if (at := asked.wait() if isinstance(asked, Waiter) else asked) is not None:
+                return at
 
     def _fill(self, step: TransferId) -> None:
         """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""

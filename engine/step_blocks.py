@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,15 @@ class Teller:
         self._incarnation = incarnation
         self._steps: dict[tuple[int, int], Blocks] = {}
 
-    def of(self, ready: Ready, ids: Sequence[int], *, again: bool) -> tuple[Ready, Blocks | None]:
-        """READY as it is to be said, and what is to be said before it, if anything.  ids: of its step; again: it was said before."""
+    def of(self, ready: Ready, ids: Callable[[Ready], Sequence[int]], *, again: bool) -> tuple[Ready, Blocks | None]:
+        """READY as it is to be said, and what is to be said before it, if anything.  ids: of its step, asked for once; again: it was
+        said before.
+        """
         step = ready.transfer
         blocks = self._steps.get((step.run, step.chunk))
         due = again or blocks is None
         if blocks is None:
-            blocks = self._steps[step.run, step.chunk] = blocks_of(step, self._incarnation, ids)
+            blocks = self._steps[step.run, step.chunk] = blocks_of(step, self._incarnation, ids(ready))
         # not `replace`: this is done for every layer
         named = Ready(ready.request, ready.attempt, step, ready.slot, ready.epoch, ready.incarnation, ready.start, ready.stop,
                       ready.final, blocks.table)  # fmt: skip

@@ -52,7 +52,7 @@ class DecodeSession(Session):
     name in its DP group.  Call it from one thread only.
     """
 
-    _tables = ("attempts", "bindings", "dests", "groups", "reads", "readies", "starts")
+    _tables = ("attempts", "bindings", "dests", "groups", "landing", "reads", "readies", "starts")
     _settings = ("layers", "members", "rank", "incarnation")
 
     def __init__(
@@ -64,6 +64,7 @@ class DecodeSession(Session):
         self.bindings: dict[int, BI.State] = {}
         self.dests: dict[int, FI.State] = {}
         self.groups: dict[Group, CG.State] = {}
+        self.landing: dict[int, frozenset[tuple[int, int]]] = {}  # attempt -> its groups that are not quiet: what `groups` says, indexed
         self.reads: dict[TransferId, RD.State] = {}
         self.readies: dict[TransferId, Ready] = {}
         self.starts: dict[int, Start] = {}
@@ -153,7 +154,7 @@ class DecodeSession(Session):
             group = CG.Landed(group, member)
         if failed and CG.CanFail(group, member):
             group = CG.Fail(group, member)
-        self.groups[self._group(transfer)] = group
+        self._move_group(self._group(transfer), group)
         effects: list[Effect] = []
         if failed:
             self._fail(attempt, f"reading {transfer} failed: {reason or how}", effects)
@@ -170,7 +171,7 @@ class DecodeSession(Session):
         attempt, member, key = self.readies[transfer].attempt, transfer.member, self._group(transfer)
         self.reads[transfer] = RD.Landed(state)
         if CG.CanLanded(self.groups[key], member):
-            self.groups[key] = CG.Landed(self.groups[key], member)
+            self._move_group(key, CG.Landed(self.groups[key], member))
         effects: list[Effect] = []
         self._drain(attempt, effects)
         return self._did("Landed", effects, transfer=transfer, attempt=attempt)
@@ -221,7 +222,7 @@ class DecodeSession(Session):
             self.bindings[attempt] = BI.Bind(self.bindings[attempt], transfer.run)
         key = self._group(transfer, attempt)
         group = self.groups.get(key) or CG.Initial(frozenset(range(self.members)))
-        self.groups[key] = CG.Begin(group, transfer.member) if CG.CanBegin(group, transfer.member) else group
+        self._move_group(key, CG.Begin(group, transfer.member) if CG.CanBegin(group, transfer.member) else group)
         self.reads[transfer], self.readies[transfer] = RD.Begin(read), ready
         state = self.attempts[attempt]
         if RC.CanReceive(state):
@@ -320,15 +321,24 @@ class DecodeSession(Session):
         self.attempts[attempt] = state
         self._drain(attempt, effects)
 
+    def _move_group(self, key: Group, group: CG.State) -> None:
+        """Keep `group`, and in the index whether anything may still land in it."""
+        self.groups[key] = group
+        attempt, step = key[0], frozenset((key[1:],))
+        landing = self.landing.get(attempt, frozenset())
+        landing = landing - step if CG.CanQuiet(group) else landing | step
+        if landing:
+            self.landing[attempt] = landing
+        else:
+            self.landing.pop(attempt, None)
+
     def _drain(self, attempt: int, effects: list[Effect]) -> None:
         """The part of it that the end of a copy can allow: nothing is complete that was not so before."""
         dest = self.dests[attempt]
         if FI.CanClose(dest, self.rank):
             dest = FI.Close(dest, self.rank)
-        if FI.CanDrained(dest, self.rank, frozenset()):  # now it matters what may still land: all groups are looked at, so not before
-            open_ = frozenset(key[1:] for key, group in self.groups.items() if key[0] == attempt and not CG.CanQuiet(group))
-            if FI.CanDrained(dest, self.rank, open_):
-                dest = FI.Drained(dest, self.rank)
+        if FI.CanDrained(dest, self.rank, self.landing.get(attempt, frozenset())):
+            dest = FI.Drained(dest, self.rank)
         if FI.CanReclaim(dest):
             dest = FI.Reclaim(dest)
             effects.append(Reclaimed(attempt))

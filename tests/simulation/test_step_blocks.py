@@ -19,6 +19,10 @@ from tidegate.spec.world import World
 STEPS = 20_000
 
 
+def truth_of(ready: Ready) -> list[int]:
+    return truth(ready.transfer)
+
+
 def truth(transfer: TransferId) -> list[int]:
     """The blocks of a step: no two steps have the same."""
     return [1000 * transfer.run + 10 * transfer.chunk + n for n in range(3)]
@@ -41,7 +45,7 @@ class Addressed(World):
         if isinstance(message, Ready):
             key, again = named(message), message.transfer in self.said
             self.said.add(message.transfer)
-            ready, blocks = self.says.of(message, truth(message.transfer), again=again)
+            ready, blocks = self.says.of(message, truth_of, again=again)
             if blocks is not None:
                 heard = decode(encode(blocks))
                 assert isinstance(heard, Blocks)

@@ -14,8 +14,8 @@ from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, Prefill, both, lay
 
 from tidegate.engine import hot_buffer
 from tidegate.engine.copying import Fault, Faults
-from tidegate.engine.decode_core import Told
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.decode_told import Told
 from tidegate.engine.faults import Injector
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import Abort, ReadDone, ReadFailed, Start
