@@ -240,6 +240,10 @@ class DecodeCore:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
 
+    def oldest_unanswered(self, now: float) -> float:
+        """Seconds since the oldest report that has no answer was made; 0 if there is none."""
+        return max((now - self._reported[t] for t in self.session.reads if self.session.is_unanswered(t)), default=0.0)
+
     def tick(self) -> None:
         """Say again what nobody has answered."""
         now = time.monotonic()
