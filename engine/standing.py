@@ -31,9 +31,10 @@ JOIN_SECONDS = 5.0
 
 
 class Joined:
-    """Tells the proxy at `proxy` every JOIN_SECONDS that `instance` is there, until `leave`; from a thread of its own."""
+    """Tells the proxy at `proxy` every `every` seconds that `instance` is there, until `leave`; from a thread of its own."""
 
-    def __init__(self, proxy: str, instance: Instance) -> None:
+    def __init__(self, proxy: str, instance: Instance, *, every: float = JOIN_SECONDS) -> None:
+        self._every = every
         self._url, self._content = f"{proxy.rstrip('/')}/v1/instances", msgspec.json.encode(instance)
         self._left = threading.Event()
         self._client = httpx.Client(timeout=5.0, trust_env=False, headers={"Content-Type": "application/json"})
@@ -53,7 +54,7 @@ class Joined:
             if (now := self._say("POST")) != well:
                 log.info("joined %s", self._url) if now else log.warning("%s does not take us; trying on", self._url)
                 well = now
-            self._left.wait(JOIN_SECONDS)
+            self._left.wait(self._every)
 
     def _say(self, method: str) -> bool:
         try:
