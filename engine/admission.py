@@ -19,7 +19,9 @@ from tidegate.engine.decode_told import Wanted
 from tidegate.engine.http.asking import Retries
 from tidegate.engine.http.bodies import PrefillParams, prompt_digest
 from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer
+from tidegate.engine.http.metrics import Sample
 from tidegate.engine.http.server import LOOPBACK, Refused
+from tidegate.engine.measuring import decode_samples
 from tidegate.engine.recorder import content_tag
 from tidegate.protocol.messages import Start
 
@@ -63,6 +65,7 @@ class Admission:
             port=c.decode_port, limits=c.limits(c.new_tokens),
             retries=Retries(c.max_retries, c.retry_delay), submit=self._posted(self._add), cancel=self._posted(self._cancel),
             probe=lambda tell: worker.engine.owner.post(lambda: tell({"active": len(self.active) - self.waiting, "waiting": self.waiting})),
+            measure=lambda tell: worker.engine.owner.post(lambda: tell(self._measured())),
         )  # fmt: skip
 
     def _posted(self, do: Callable[[Ask], None]) -> Callable[[Ask], None]:
@@ -72,6 +75,9 @@ class Admission:
     def waiting(self) -> int:
         """Prompts that have no memory yet."""
         return sum(one.since is None for one in self.active.values())
+
+    def _measured(self) -> list[Sample]:
+        return decode_samples(self._core, self._engine.owner, waiting=self.waiting)
 
     # ---- in -------------------------------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         rules: list[tuple[bool, str]] = [
             *((math.isfinite(value), f"{name.removesuffix('_seconds').replace('_', ' ')} is {value}: give a finite number")
               for name, value in msgspec.structs.asdict(self).items() if isinstance(value, float)),
-            (bool(self.requests), "no prompt was given: give --prompt-file with at least one byte"),
+            (bool(self.requests) or self.max_prompt > 0, "no prompt was given: give --prompt-file with at least one byte"),
             (all(r.prompt for r in self.requests), "a prompt is empty: a prompt has at least one token"),
             (self.new_tokens >= 1, f"new tokens is {self.new_tokens}: at least 1"),
             (self.chunk >= 1, f"chunk is {self.chunk}: a chunk has at least 1 token"),
@@ -224,7 +224,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         need, room = self.request_blocks * self.block_bytes, self.host_memory_gib * GIB
         longest, blocks = self.max_tokens + self.new_tokens, -(-self.max_tokens // self.block_size)
         objects = pool_objects(self.max_tokens, self.block_size, self.chunk)
-        worst = max(t for r in self.requests for t in r.prompt)
+        worst = max((t for r in self.requests for t in r.prompt), default=0)
         return [
             (self.num_blocks == 0 or self.num_blocks >= blocks,
              f"num_blocks is {self.num_blocks}: the longest prompt needs {blocks} blocks of {self.block_size}; give at least as many, "

@@ -224,6 +224,10 @@ class DecodeCore:
     def _is_unanswered(self, transfer: TransferId) -> bool:
         return transfer in self.session.reads and self.session.is_unanswered(transfer)  # what was refused was never read
 
+    def oldest_unanswered(self, now: float) -> float:
+        """Seconds since the oldest report that has no answer was made; 0 if there is none."""
+        return max((now - since for transfer, since in self._reported.items() if self._is_unanswered(transfer)), default=0.0)
+
     def tick(self) -> None:
         """Say again what nobody has answered."""
         now = time.monotonic()

@@ -16,7 +16,7 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.model import greedy
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
-from tidegate.engine.worker_io import Parent, run_worker
+from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["DecodeWorker", "main"]
 
@@ -36,7 +36,7 @@ class Running:
 class DecodeWorker:
     """One Decode rank with a model on the CPU."""
 
-    def __init__(self, config: RunConfig, parent: Parent) -> None:
+    def __init__(self, config: RunConfig, parent: Host) -> None:
         self.config, self.parent = config, parent
         self.model = config.load_model()
         self.faults = Injector(config.decode_faults)
@@ -58,7 +58,7 @@ class DecodeWorker:
 
     def serve(self) -> None:
         """Decode whatever is complete, all together, one token a step, until the parent says stop."""
-        self.parent.watch(self.engine.stop, self.config.scratch_folder)
+        self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.admission.http.server)
         self.engine.open()
         self.admission.http.server.start()
         self.parent.say("ready", port=self.engine.port, http_port=self.admission.http.server.port)

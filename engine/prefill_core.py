@@ -284,6 +284,10 @@ class PrefillCore:
             self._say(self.blocks.why(run))
         self._told = set(self._queued)
 
+    def oldest_held(self, now: float) -> float:
+        """Seconds that the oldest read without a verdict has waited for it; 0 if there is none."""
+        return max((now - since for transfer, since in self._said.items() if self.session.is_held(transfer)), default=0.0)
+
     def tick(self) -> None:
         """Every resend interval: greet, say READY again, take back what is past its lease."""
         self.links.tick()

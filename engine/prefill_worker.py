@@ -15,7 +15,9 @@ import zmq
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
+from tidegate.engine.http.metrics import Sample
 from tidegate.engine.http.prefill_server import Call, PrefillServer
+from tidegate.engine.measuring import prefill_samples
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
@@ -23,7 +25,7 @@ from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.slot_kv import SlotKV
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.tracing import trace_file
-from tidegate.engine.worker_io import Parent, run_worker
+from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["PrefillWorker", "main"]
 
@@ -31,7 +33,7 @@ __all__ = ["PrefillWorker", "main"]
 class PrefillWorker:
     """One Prefill rank with a model on the CPU."""
 
-    def __init__(self, config: RunConfig, parent: Parent) -> None:
+    def __init__(self, config: RunConfig, parent: Host) -> None:
         self.config, self.parent = config, parent
         self.model = config.load_model()
         self.faults = Injector(config.prefill_faults)
@@ -82,11 +84,18 @@ class PrefillWorker:
             port=self.config.prefill_port, limits=self.config.limits(1),
             submit=posted(self.links.call), cancel=posted(self.links.cancel),
             probe=lambda tell: owner.post(lambda: tell({"waiting": self.links.waiting})),
+            measure=lambda tell: owner.post(lambda: tell(self._measured())),
+        )  # fmt: skip
+
+    def _measured(self) -> list[Sample]:
+        return prefill_samples(
+            self.engine.core, self.engine.owner, calls=self.links.waiting, bytes_saved=self.copies.bytes_saved,
+            bytes_loaded=self.copies.bytes_loaded,
         )  # fmt: skip
 
     def serve(self) -> None:
         """Compute run after run until the parent says stop."""
-        self.parent.watch(self.engine.stop, self.config.scratch_folder)
+        self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.http.server)
         self.engine.open()
         self.http.server.start()
         self.parent.say("ready", http_port=self.http.server.port)

@@ -1,30 +1,30 @@
-"""The proxy process: serves until the process that started it says stop, or is gone."""
+"""The proxy process: serves until the one that started it says stop, or is gone."""
 
 from __future__ import annotations
 
 import threading
 
 from tidegate.engine.http.proxy import Proxy, ProxyConfig
-from tidegate.engine.worker_io import Parent, run_worker
+from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["main", "serve"]
 
 
-def serve(parent: Parent) -> None:
-    """Configuration on standard input; serve to the end."""
-    config, stopped = parent.config(ProxyConfig), threading.Event()
-    proxy = Proxy(config, on_fault=lambda request: parent.say("taken", request=request))
-    parent.watch(stopped.set, config.scratch_folder)
+def serve(config: ProxyConfig, host: Host) -> None:
+    """Serve to the end.  OSError where the port is taken."""
+    stopped = threading.Event()
+    proxy = Proxy(config, on_fault=lambda request: host.say("taken", request=request))
+    host.watch(stopped.set, config.scratch_folder, server=proxy.server)
     proxy.start()
-    parent.say("ready", http_port=proxy.server.port)
+    host.say("ready", http_port=proxy.server.port)
     stopped.wait()
     proxy.stop()
-    parent.say("stats", stats=proxy.stats())
+    host.say("stats", stats=proxy.stats())
 
 
 def main() -> None:
-    """Entry of the process."""
-    run_worker("proxy", serve)
+    """Entry of the process: the configuration on standard input."""
+    run_worker("proxy", lambda parent: serve(parent.config(ProxyConfig), parent))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Line", "Parent", "run_worker"]
+__all__ = ["FAILED", "Drains", "Host", "Line", "Parent", "run_worker"]
 
 T = TypeVar("T")
 FAILED, ORPHANED = 4, 3  # exit codes
@@ -48,6 +48,28 @@ class Line(msgspec.Struct, omit_defaults=True):
     stats: dict[str, float] = {}
 
 
+class Host(Protocol):
+    """Who started a worker, and is told what becomes of it: another process (`Parent`), or nobody but the terminal (`Standing`)."""
+
+    def watch(self, on_stop: Callable[[], None], scratch: str = "", *, server: Drains) -> None:
+        """Call on_stop when it is time to stop; scratch: a folder to be removed if the host is gone; server: to be drained before, if
+        there is time.
+        """
+
+    def fail(self, text: str) -> NoReturn:
+        """Say why, and end the process now."""
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """One `Line`."""
+
+
+class Drains(Protocol):
+    """What takes work."""
+
+    def drain(self, seconds: float) -> bool:
+        """Take no new work, and wait for what is under way; False if that was not enough time."""
+
+
 class Parent:
     """The other end of standard input and output."""
 
@@ -71,7 +93,7 @@ class Parent:
         line, _, self._in = self._in.partition(b"\n")
         return line
 
-    def watch(self, on_stop: Callable[[], None], scratch: str = "") -> None:
+    def watch(self, on_stop: Callable[[], None], scratch: str = "", *, server: Drains) -> None:
         """Call on_stop when the parent says stop; when the parent has gone, remove its `scratch` folder and exit."""
 
         self._scratch = scratch

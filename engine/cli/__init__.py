@@ -14,13 +14,16 @@ from types import FrameType
 
 import typer
 
-from tidegate.engine.cli import check, config, draw, gen, run, sim, trace
+from tidegate.engine.cli import check, config, decode, draw, gen, prefill, proxy, run, sim, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
 app.command("config")(config.command)
+app.command("decode")(decode.command)
 app.command("draw")(draw.command)
 app.command("gen")(gen.command)
+app.command("prefill")(prefill.command)
+app.command("proxy")(proxy.command)
 app.command("run")(run.command)
 app.command("sim")(sim.command)
 app.command("trace")(trace.command)

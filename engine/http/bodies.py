@@ -27,6 +27,7 @@ __all__ = [
     "DecodeParams",
     "DecodeRequest",
     "Delivered",
+    "Instance",
     "PrefillDone",
     "PrefillParams",
     "PrefillRequest",
@@ -47,6 +48,19 @@ Port = Annotated[int, Meta(ge=1, lt=1 << 16)]
 Prompt = str | list[int]
 """One prompt: text, or token ids."""
 MAX_PROMPTS = 1024
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server to the proxy: it is there, and will say so again within `seconds`; or it leaves."""
+
+    role: Literal["prefill", "decode"]
+    url: Annotated[str, Meta(max_length=2000)]
+    seconds: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+
+    def checked(self) -> Instance:
+        """Itself; Refusal if the address is not one of this host."""
+        checked_url(self.url, "url", "")
+        return self
 
 
 class DecodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,13 +237,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def checked_url(url: str) -> str:
-    """`url` if it is one of a server on this host that may be asked; Refusal (400)."""
+def checked_url(url: str, what: str = "metaserver", path: str = "/v1/metaserver") -> str:
+    """`url` if it is one of a server on this host that may be asked; Refusal (400), with a good one: what and path are for that."""
     try:
         parts = urlsplit(url)
         good = parts.scheme == "http" and is_loopback(parts.hostname or "") and parts.port and not parts.username
     except ValueError:
         good = False
     if not good:
-        raise Refusal(400, f"metaserver is {url[:200]!r}: give http://127.0.0.1:PORT/v1/metaserver, servers are asked on this host only")
+        raise Refusal(400, f"{what} is {url[:200]!r}: give http://127.0.0.1:PORT{path}, servers are asked on this host only")
     return url

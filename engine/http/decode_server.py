@@ -30,8 +30,9 @@ from tidegate.engine.http.bodies import (
     prompts_of,
 )
 from tidegate.engine.http.errors import Refusal, error_of
+from tidegate.engine.http.metrics import Measure, metrics
 from tidegate.engine.http.prompts import Limits
-from tidegate.engine.http.server import Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
+from tidegate.engine.http.server import WORK, Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
 
 __all__ = ["Answered", "Ask", "DecodeServer"]
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -64,10 +65,12 @@ class DecodeServer:
         submit: Callable[[Ask], None],
         cancel: Callable[[Ask], None],
         probe: Probe,
+        measure: Measure,
         max_body: int = 16 << 20,
     ) -> None:
         self.limits, self.retries, self.submit, self.cancel, self.probe = limits, retries, submit, cancel, probe
-        routes = [("POST", "/v1/completions", self.completions), ("GET", "/health", self.health)]
+        self.measure = measure
+        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]
         self.server = HttpServer("decode", routes, port=port, max_body=max_body)
 
     async def completions(self, request: Request) -> Response:
@@ -127,3 +130,6 @@ class DecodeServer:
 
     async def health(self, request: Request) -> Response:
         return await probed(self.probe, self.server)
+
+    async def metrics(self, request: Request) -> Response:
+        return await metrics(self.measure, self.server)

@@ -16,8 +16,9 @@ from starlette.responses import Response
 
 from tidegate.engine.http.bodies import PrefillDone, PrefillParams, PrefillRequest, parse, prompt_digest, prompts_of
 from tidegate.engine.http.errors import Refusal
+from tidegate.engine.http.metrics import Measure, metrics
 from tidegate.engine.http.prompts import Limits
-from tidegate.engine.http.server import Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
+from tidegate.engine.http.server import WORK, Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
 from tidegate.protocol.messages import Start
 
 __all__ = ["Call", "Done", "PrefillServer"]
@@ -50,10 +51,11 @@ class PrefillServer:
         submit: Callable[[Call], None],
         cancel: Callable[[Call], None],
         probe: Probe,
+        measure: Measure,
         max_body: int = 16 << 20,
     ) -> None:
-        self.limits, self.submit, self.cancel, self.probe = limits, submit, cancel, probe
-        routes = [("POST", "/v1/completions", self.completions), ("GET", "/health", self.health)]
+        self.limits, self.submit, self.cancel, self.probe, self.measure = limits, submit, cancel, probe, measure
+        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]
         self.server = HttpServer("prefill", routes, port=port, max_body=max_body)
 
     async def completions(self, request: Request) -> Response:
@@ -92,3 +94,6 @@ class PrefillServer:
 
     async def health(self, request: Request) -> Response:
         return await probed(self.probe, self.server)
+
+    async def metrics(self, request: Request) -> Response:
+        return await metrics(self.measure, self.server)

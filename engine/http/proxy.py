@@ -2,7 +2,8 @@
 
 Rules: a request's name is the proxy's own and never repeats, whatever the client calls it; the client gets one answer, which is
 Decode's, whole; one announcement (prompt, attempt) is one dispatch, however often it is posted and whoever waits for it; a dispatch
-lives no longer than the request; the proxy never decides anything about bytes: a START that is lost, late or doubled is borne by the
+lives no longer than the request; servers may join and leave while it runs, and one that joined is forgotten when it is silent for the
+time it named; the proxy never decides anything about bytes: a START that is lost, late or doubled is borne by the
 sessions.
 """
 
@@ -27,6 +28,7 @@ from tidegate.engine.http.bodies import (
     DecodeParams,
     DecodeRequest,
     Delivered,
+    Instance,
     PrefillParams,
     PrefillRequest,
     Prompt,
@@ -34,7 +36,8 @@ from tidegate.engine.http.bodies import (
     prompts_of,
 )
 from tidegate.engine.http.errors import Refusal, error_of
-from tidegate.engine.http.server import HttpServer, json_response, while_connected
+from tidegate.engine.http.metrics import Sample, metrics
+from tidegate.engine.http.server import WORK, HttpServer, json_response, while_connected
 
 __all__ = ["Proxy", "ProxyConfig"]
 
@@ -43,10 +46,12 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """prefillers, decoders: base URLs; port 0: any free one; max_body: bytes; faults: of START, for tests."""
+    """prefillers, decoders: base URLs of those that are there for good; others join by `/v1/instances`.  port 0: any free one; max_body:
+    bytes; faults: of START, for tests.
+    """
 
-    prefillers: tuple[str, ...]
-    decoders: tuple[str, ...]
+    prefillers: tuple[str, ...] = ()
+    decoders: tuple[str, ...] = ()
     port: int = 0
     max_retries: int = 3
     retry_delay: float = 0.1
@@ -81,8 +86,9 @@ class Proxy:
         self.entries: dict[str, Entry] = {}
         self._travelling: list[asyncio.Task[Delivered]] = []  # of faults
         self.requests = self.dispatched = self.repeated = 0
-        routes = [("POST", "/v1/completions", self.completions), ("POST", "/v1/metaserver", self.metaserver),
-                  ("GET", "/health", self.health)]  # fmt: skip
+        routes = [("POST", WORK, self.completions), ("POST", "/v1/metaserver", self.metaserver),
+                  ("POST", "/v1/instances", self.join), ("DELETE", "/v1/instances", self.leave),
+                  ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]  # fmt: skip
         self.server = HttpServer("proxy", routes, port=config.port, max_body=config.max_body)
 
     def start(self) -> None:
@@ -197,19 +203,53 @@ class Proxy:
             raise Refusal(refusal.status, f"{url} refused the prompt: {refusal.message}", params.request_id)
         return Delivered(params.request_id, params.attempt, url)
 
+    # ---- servers that come and go ---------------------------------------------------------------------------------
+
+    async def join(self, request: Request) -> Response:
+        """A Prefill or a Decode says that it is there, for some seconds more."""
+        one = await self.server.body(request, lambda data: parse(data, Instance).checked())
+        new = self._servers(one.role).join(one.url, one.seconds)
+        return json_response({"role": one.role, "url": one.url, "new": new})
+
+    async def leave(self, request: Request) -> Response:
+        """It takes no more work."""
+        one = await self.server.body(request, lambda data: parse(data, Instance).checked())
+        if not self._servers(one.role).leave(one.url):
+            raise Refusal(404, f"no {one.role} is known at {one.url}")
+        return json_response({"role": one.role, "url": one.url})
+
+    def _servers(self, role: str) -> Servers:
+        return self.prefillers if role == "prefill" else self.decoders
+
     # ---- anyone ---------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
         """200 if at least one Prefill and one Decode are well."""
         well = {}
         for servers in (self.prefillers, self.decoders):
-            found = await asyncio.gather(*map(self._well, servers.urls))
-            well[servers.what.lower()] = dict(zip(servers.urls, found, strict=True))
-        good = all(any(kind.values()) for kind in well.values())
-        return json_response({"status": "ok" if good else "unavailable", **well, **self.stats()}, 200 if good else 503)
+            urls = servers.urls
+            well[servers.what.lower()] = dict(zip(urls, await asyncio.gather(*map(self._well, urls)), strict=True))
+        good = all(any(kind.values()) for kind in well.values()) and not self.server.draining
+        status = "draining" if self.server.draining else "ok" if good else "unavailable"
+        return json_response({"status": status, **well, **self.stats()}, 200 if good else 503)
 
     async def _well(self, url: str) -> bool:
         try:
             return (await self.server.client.get(f"{url}/health", timeout=HEALTH_SECONDS)).status_code == 200
         except httpx.HTTPError:
             return False
+
+    async def metrics(self, request: Request) -> Response:
+        return await metrics(lambda tell: tell(self._measured()), self.server)
+
+    def _measured(self) -> list[Sample]:
+        kinds = (("prefill", self.prefillers), ("decode", self.decoders))
+        return [
+            Sample("requests_total", "Requests taken from clients.", self.requests),
+            Sample("requests_open", "Requests that have no answer yet.", len(self.entries)),
+            Sample("dispatches_total", "Prompts sent to a Prefill.", self.dispatched),
+            Sample("announced_again_total", "Announcements of Decode that were known already.", self.repeated),
+            *(Sample("servers", "Servers that are asked.", len(one.urls), (("role", role),)) for role, one in kinds),
+            *(Sample("asked_in_vain_total", "Tries that no server served.", sum(one.failures.values()), (("role", role),))
+              for role, one in kinds),
+        ]  # fmt: skip

@@ -3,7 +3,8 @@
 Rules: the socket is bound before anything else, and a busy port is one error that names it; the event loop never waits for anything
 but the event loop: bodies are parsed beside it, work is posted to its owner, whose answer comes back through `Answer`; a body is
 read up to the limit and no further; whatever is wrong with a request is answered with the one form of error body, and counted; a
-client that leaves ends the work for it.
+client that leaves ends the work for it; a server that drains takes no new work, tells so to whoever asks after its health, and ends what
+it has.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -37,6 +38,8 @@ LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 5.0
 HEALTH_SECONDS = 2.0
 KEEP_SECONDS = 5
+WORK = "/v1/completions"
+"""The path of requests that are work, and stay open until it is done."""
 Probe = Callable[[Callable[[dict[str, float]], None]], None]
 """Given a function, have the owner's thread call it with figures about itself."""
 Handler = Callable[[Request], Awaitable[Response]]
@@ -137,6 +140,8 @@ class HttpServer:
     def __init__(self, what: str, routes: Sequence[tuple[str, str, Handler]], *, port: int = 0, max_body: int = 16 << 20) -> None:
         self.what, self.max_body = what, max_body
         self.counts: Counter[int] = Counter()
+        self.draining = False
+        self._open, self._idle = 0, threading.Condition()
         self.client: httpx.AsyncClient
         self.loop: asyncio.AbstractEventLoop
         self._socket = listen(port, what)
@@ -169,6 +174,12 @@ class HttpServer:
         self._up.wait()
         if not self._server.started:
             raise RuntimeError(f"the {self.what} HTTP server did not start")
+
+    def drain(self, seconds: float) -> bool:
+        """From any thread: refuse new work (503, ask another), and wait for what is under way; False if `seconds` were not enough."""
+        self.draining = True
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._open, seconds)
 
     def stop(self) -> None:
         """Take no more requests, let those under way end, cancel them after GRACE_SECONDS."""
@@ -230,7 +241,8 @@ class HttpServer:
     def _endpoint(self, handler: Handler) -> Handler:
         async def endpoint(request: Request) -> Response:
             try:
-                response = await handler(request)
+                with self._working(request.url.path):
+                    response = await handler(request)
             except Refusal as refusal:
                 response = json_response(refusal.body(), refusal.status, refusal.request_id)
                 if refusal.again:
@@ -241,6 +253,23 @@ class HttpServer:
             return response
 
         return endpoint
+
+    @contextlib.contextmanager
+    def _working(self, path: str) -> Iterator[None]:
+        """Count work that is under way; Refusal of new work while draining."""
+        if path != WORK:
+            yield
+            return
+        with self._idle:
+            if self.draining:
+                raise Refusal(503, f"this {self.what} is stopping: it ends what it has and takes nothing new", again=True)
+            self._open += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._open -= 1
+                self._idle.notify_all()
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -253,12 +282,18 @@ class HttpServer:
         return json_response(Refusal(500, f"{self.what} failed: {type(error).__name__}: {error}").body(), 500)
 
 
-async def probed(probe: Probe, server: HttpServer) -> Response:
-    """200 with figures if the owner's thread answers, else 503."""
+async def _figures(probe: Probe) -> dict[str, float]:
+    """What the owner's thread says of itself; Refusal (503) if it does not answer."""
     answer: Answer[dict[str, float]] = Answer()
     probe(answer.give)
     try:
-        figures = await asyncio.wait_for(answer.wait(), HEALTH_SECONDS)
+        return await asyncio.wait_for(answer.wait(), HEALTH_SECONDS)
     except TimeoutError:
         raise Refusal(503, f"the session's thread has not answered for {HEALTH_SECONDS:g} s") from None
-    return json_response({"status": "ok", "http_refused": server.refused, **figures})
+
+
+async def probed(probe: Probe, server: HttpServer) -> Response:
+    """200 with figures if the owner's thread answers and new work is taken, else 503."""
+    figures = await _figures(probe)
+    status = "draining" if server.draining else "ok"
+    return json_response({"status": status, "http_refused": server.refused, **figures}, 503 if server.draining else 200)

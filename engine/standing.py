@@ -1,0 +1,122 @@
+"""A server that stands alone: it says when it is ready, joins a proxy, and ends by signal.
+
+Rules: one line on standard output when requests are answered, everything else goes to the log on standard error; SIGTERM or Ctrl-C
+drains: the proxy is told to send no more, new work is refused, what is under way ends, then the server stops with exit code 0; a second
+signal does not wait; an error ends the process with exit code 4 and is its last line.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+import httpx
+import msgspec
+
+from tidegate.engine.http.bodies import Instance
+from tidegate.engine.http.server import LOOPBACK
+from tidegate.engine.worker_io import FAILED, Drains, Line
+
+__all__ = ["Joined", "Standing"]
+
+log = logging.getLogger("tidegate")
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+JOIN_SECONDS = 5.0
+
+
+class Joined:
+    """Tells the proxy at `proxy` every `every` seconds that `instance` is there, until `leave`; from a thread of its own."""
+
+    def __init__(self, proxy: str, instance: Instance, *, every: float = JOIN_SECONDS) -> None:
+        self._every = every
+        self._url, self._content = f"{proxy.rstrip('/')}/v1/instances", msgspec.json.encode(instance)
+        self._left = threading.Event()
+        self._client = httpx.Client(timeout=5.0, trust_env=False, headers={"Content-Type": "application/json"})
+        self._thread = threading.Thread(target=self._run, name="join", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Have the proxy ask somebody else from now on; a proxy that is gone is no problem."""
+        self._left.set()
+        self._thread.join()
+        self._say("DELETE")
+        self._client.close()
+
+    def _run(self) -> None:
+        well: bool | None = None
+        while not self._left.is_set():
+            if (now := self._say("POST")) != well:
+                log.info("joined %s", self._url) if now else log.warning("%s does not take us; trying on", self._url)
+                well = now
+            self._left.wait(self._every)
+
+    def _say(self, method: str) -> bool:
+        try:
+            return self._client.request(method, self._url, content=self._content).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+class Standing:
+    """The host of a worker that nobody started but the user.
+
+    role: prefill, decode or proxy; drain_seconds: how long what is under way may take when it is to stop; proxy: URL of the one to join,
+    "" for none.
+    """
+
+    def __init__(self, role: str, *, drain_seconds: float, proxy: str = "") -> None:
+        self._role, self._drain_seconds, self._proxy = role, drain_seconds, proxy
+        self._joined: Joined | None = None
+        self._signals = 0
+        self._on_stop: Callable[[], None] = lambda: None
+        self._server: Drains
+
+    def watch(self, on_stop: Callable[[], None], scratch: str = "", *, server: Drains) -> None:
+        """From now on a signal drains `server` and then calls on_stop.  From the main thread."""
+        self._on_stop, self._server = on_stop, server
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._signalled)
+
+    def say(self, kind: str, **fields: Any) -> None:
+        line = Line(kind, **fields)
+        if kind == "ready":
+            self._ready(line)
+        elif kind == "progress":
+            log.info("%s", line.text)
+        elif kind == "stats":
+            log.info("%s", ", ".join(f"{name} {value:g}" for name, value in line.stats.items()))
+
+    def fail(self, text: str) -> NoReturn:
+        sys.stderr.write(f"tidegate {self._role}: {text}\n")
+        sys.stderr.flush()
+        os._exit(FAILED)
+
+    def _ready(self, line: Line) -> None:
+        url = f"http://{LOOPBACK}:{line.http_port}"
+        control = f", control plane at port {line.port}" if line.port else ""
+        sys.stdout.write(f"tidegate {self._role}: ready at {url}{control}\n")
+        sys.stdout.flush()
+        if self._proxy:
+            self._joined = Joined(self._proxy, Instance("prefill" if self._role == "prefill" else "decode", url))
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            log.info("%s: ending what is under way (at most %g s); again to stop now", signal.Signals(number).name, self._drain_seconds)
+            threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        else:
+            self._on_stop()
+
+    def _drain(self) -> None:
+        if self._joined is not None:
+            self._joined.leave()
+        if not self._server.drain(self._drain_seconds):
+            log.warning("not everything has ended in %g s; stopping", self._drain_seconds)
+        self._on_stop()
