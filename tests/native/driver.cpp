@@ -166,6 +166,13 @@ void ranges() {
         check(target == want, "bytes of ranges");
     }
     check(tg_copy_ranges(nullptr, nullptr, nullptr, nullptr, nullptr, 0, TG_PORTABLE, 2) == 0, "no ranges");
+    const i64 big = INT64_MAX;
+    const std::vector<i64> at{0, 4, big, 3}, wide{4, 4, big, 1}, spans{0, 4, 4, 8};
+    check(tg_first_outside(at.data(), at.data(), wide.data(), 2, 8, 8) == -1, "ranges inside");
+    check(tg_first_outside(at.data(), at.data(), wide.data(), 4, 8, 8) == 2, "a range outside");
+    check(tg_first_astray(at.data(), wide.data(), 2, spans.data(), 2) == -1, "ranges in spans");
+    check(tg_first_astray(at.data(), wide.data(), 4, spans.data(), 2) == 2, "a range astray");
+    check(tg_first_astray(at.data(), wide.data(), 1, nullptr, 0) == 0, "no spans");
 }
 
 }  // namespace

@@ -94,12 +94,39 @@ BAD = [
 ]
 
 
+@implementation
 @pytest.mark.parametrize("bad", BAD)
-def test_a_range_outside_moves_nothing_and_is_named(bad):
+def test_a_range_outside_moves_nothing_and_is_named(name, bad):
     source, target = np.ones(64, np.uint8), np.zeros(64, np.uint8)
-    with pytest.raises(ValueError, match=r"range 1 .*nothing was copied"):
+    with dispatch.forced(name), pytest.raises(ValueError, match=r"range 1 .*nothing was copied"):
         copy.copy_ranges(target, source, *([0, *column] if i < 2 else [4, *column] for i, column in enumerate(bad)))
     assert not target.any()
+
+
+@implementation
+@given(st.lists(st.tuples(*[st.sampled_from([-(2**63), -1, 0, 1, 59, 60, 63, 64, 65, 2**63 - 1])] * 3), max_size=5))
+def test_the_first_range_outside_is_found(name, ranges):
+    """d + n and s + n in Python's integers, which do not wrap."""
+    fits = [n >= 0 and d >= 0 and s >= 0 and d + n <= 64 and s + n <= 60 for d, s, n in ranges]
+    with dispatch.forced(name):
+        if all(fits):
+            copy.checked_ranges(64, 60, *columns(ranges))
+        else:
+            with pytest.raises(ValueError, match=f"range {fits.index(False)} "):
+                copy.checked_ranges(64, 60, *columns(ranges))
+
+
+SPANS = st.lists(st.integers(0, 24), max_size=10, unique=True).map(lambda ends: np.array(sorted(ends)[: len(ends) // 2 * 2]).reshape(-1, 2))
+
+
+@implementation
+@example([(2**62, 2**62)], np.array([[0, 9]]))
+@given(st.lists(st.tuples(st.integers(0, 26), st.integers(0, 8)), max_size=6), SPANS)
+def test_the_first_range_that_leaves_the_spans_is_found(name, ranges, spans):
+    inside = [n == 0 or any(first <= at and at + n <= stop for first, stop in spans.tolist()) for at, n in ranges]
+    at, n = (np.array(column, np.int64) for column in (columns(ranges) if ranges else ([], [])))
+    with dispatch.forced(name):
+        assert copy.first_astray(at, n, spans.astype(np.int64)) == (-1 if all(inside) else inside.index(False))
 
 
 def test_offsets_beyond_64_bits_are_refused():

@@ -8,12 +8,14 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from kernel_oracle import PRODUCT, Pair, drifting, parts
 from kernel_tools import FLAGS, NATIVE, SOURCES, compile_native, compile_object, compiler, link, native_sets
 
 from tidegate.kernels import copy, dispatch, reference, residency
+from tidegate.kernels.copy import checked_ranges, first_astray
 from tidegate.kernels.residency import Residency
 from tidegate.kernels.rows import append_rows, fetch_misses, fetch_rows
 
@@ -97,6 +99,19 @@ def seen(check):
     return os.waitpid(child, 0)[1] != 0
 
 
+def see_checks():
+    good = ([0, 60], [0, 56], [4, 4])
+    checked_ranges(64, 60, *good)
+    for column, value in ((0, 61), (0, -1), (1, 57), (1, -1), (2, 5), (2, -1)):
+        bad = [list(x) for x in good]
+        bad[column][1] = value
+        with pytest.raises(ValueError, match="range 1 "):
+            checked_ranges(64, 60, *bad)
+    spans = np.array([[4, 8], [10, 12]])
+    for at, size, first in ((4, 4, -1), (10, 2, -1), (3, 1, 0), (4, 5, 0), (7, 4, 0), (8, 1, 0), (12, 1, 0), (9, 0, -1)):
+        assert first_astray(np.array([at]), np.array([size]), spans) == first
+
+
 # ---- planted in the native library: (source, instruction set, [(old, new)], what sees it)
 
 PLANTED = [
@@ -128,6 +143,15 @@ PLANTED = [
     ("rows.cpp", "portable", [("slot >= s->hot", "slot > s->hot")], see_rows),
     ("rows.cpp", "portable", [("row >= s->targets / s->hot", "row > s->targets / s->hot")], see_rows),
     ("ranges.cpp", "portable", [(" && source[i] == last.source + last.size", "")], see_ranges),
+    ("ranges.cpp", "portable", [("if (size < 0 || ", "if (")], see_checks),
+    ("ranges.cpp", "portable", [("target_offsets[i] < 0 || ", "")], see_checks),
+    ("ranges.cpp", "portable", [("source_offsets[i] < 0 || ", "")], see_checks),
+    ("ranges.cpp", "portable", [("target_offsets[i] > target_size - size || ", "")], see_checks),
+    ("ranges.cpp", "portable", [(" || source_offsets[i] > source_size - size)", ")")], see_checks),
+    ("ranges.cpp", "portable", [("after == begin || ", "after != begin && ")], see_checks),
+    ("ranges.cpp", "portable", [("at > (after - 1)->last - lengths[i]", "at >= (after - 1)->last")], see_checks),
+    ("ranges.cpp", "portable", [("value < span.first", "value <= span.first")], see_checks),
+    ("ranges.cpp", "portable", [("if (lengths[i] <= 0) continue;", "")], see_checks),
     ("stream.h", "avx2", [("std::memcpy(to, from, static_cast<std::size_t>(head));", "")], see_ranges),
     ("stream.h", "avx512", [("size >= LANE; to", "size > 0; to")], see_ranges),
     ("walk.h", "avx2", [("t.lane[mask][n++] = bit;", "t.lane[mask][n++] = bit ^ 1;")], see_lives),
