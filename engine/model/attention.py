@@ -8,7 +8,7 @@ the tile begins, so a query's bits do not depend on where its chunk begins or en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional
 from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_positions, wide
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
+from tidegate.engine.model.shards import Shard, is_cut
 
 __all__ = ["TILE", "Attention", "Projected"]
 
@@ -29,24 +30,46 @@ INNER_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says: a
 class Projected(NamedTuple):
     """What a layer needs of n tokens: rows to store, and queries over stored rows."""
 
-    query: Tensor  # [n, heads, main_width], absorbed
+    queries: tuple[Tensor, ...]  # for each part of this rank [n, heads of the part, main_width], absorbed
     main_rows: Tensor  # [n, main_width]
     index_query: Tensor  # [index heads, n, index_width], wide
     index_weight: Tensor  # [index heads, n], wide, scaled
     index_rows: Tensor  # [n, index_width]
 
 
-class Attention:
-    """One layer's attention; stateless but for its weights."""
+class Heads:
+    """The heads of one part: of the whole attention all that ranks do not have in common."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
-        self.config = config
-        self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in weights.items() if name.startswith(prefix)}
-        heads, nope = config.num_attention_heads, config.qk_nope_head_dim
-        kv_b = self.w.pop("kv_b_proj").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
+    def __init__(self, config: ModelConfig, q_b: Tensor, kv_b: Tensor, out: Tensor) -> None:
+        nope = config.qk_nope_head_dim
+        self._q_b, self._out, self._nope = q_b, out, nope
+        kv_b = kv_b.view(-1, nope + config.v_head_dim, config.kv_lora_rank)
         self.absorb_key = kv_b[:, :nope].contiguous()  # [heads, nope, latent]
         self.absorb_value = kv_b[:, nope:].transpose(1, 2).contiguous()  # [heads, latent, v]
-        self.scale = (nope + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
+
+    def query(self, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[n, heads, main_width] of `residual` [n, q_lora_rank]."""
+        query = functional.linear(residual, self._q_b).view(len(residual), len(self.absorb_key), -1)
+        plain, rope = query.tensor_split([self._nope], -1)
+        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key).transpose(0, 1)
+        return torch.cat([absorbed, rotate_interleaved(rope, cos, sin)], -1)
+
+    def output(self, latent: Tensor) -> Tensor:
+        """What attended latents [n, heads, kv_lora_rank] add to the hidden states: [n, hidden], to be summed over the parts."""
+        value = torch.bmm(latent.transpose(0, 1), self.absorb_value).transpose(0, 1)
+        return functional.linear(value.reshape(len(value), -1), self._out)
+
+
+class Attention:
+    """One layer's attention, as far as one rank computes it; stateless but for its weights."""
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str, shard: Shard) -> None:
+        self.config = config
+        cut = [shard.pieces(name, weights[name]) for name in (f"{prefix}{part}_proj.weight" for part in ("q_b", "kv_b", "o"))]
+        self.heads = [Heads(config, *pieces) for pieces in zip(*cut, strict=True)]
+        kept = {name: t for name, t in weights.items() if name.startswith(prefix) and not is_cut(name)}
+        self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in kept.items()}
+        self.scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
     def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,13 +87,10 @@ class Attention:
         c, w, n = self.config, self.w, x.shape[0]
         main_rows, index_rows = self.rows(x, cos, sin)
         residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], INNER_EPS)
-        query = functional.linear(residual, w["q_b_proj"]).view(n, c.num_attention_heads, -1)
-        plain, rope = query.tensor_split([c.qk_nope_head_dim], -1)
-        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key).transpose(0, 1)
         index_query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
         index_weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
         return Projected(
-            query=torch.cat([absorbed, rotate_interleaved(rope, cos, sin)], -1),
+            queries=tuple(heads.query(residual, cos, sin) for heads in self.heads),
             main_rows=main_rows,
             index_query=wide(self._rotate_head(index_query, cos, sin)).transpose(0, 1).contiguous(),
             index_weight=(wide(index_weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
@@ -81,10 +101,9 @@ class Attention:
         rope = self.config.qk_rope_head_dim
         return torch.cat([rotate_halves(x[..., :rope], cos, sin), x[..., rope:]], -1)
 
-    def output(self, latent: Tensor) -> Tensor:
-        """Hidden states [n, hidden] of attended latents [n, heads, kv_lora_rank]."""
-        value = torch.bmm(latent.transpose(0, 1), self.absorb_value).transpose(0, 1)
-        return functional.linear(value.reshape(value.shape[0], -1), self.w["o_proj"])
+    def outputs(self, latents: Sequence[Tensor]) -> list[Tensor]:
+        """What each part adds to the hidden states, [n, hidden], of its latents [n, heads of the part, kv_lora_rank]."""
+        return [heads.output(latent) for heads, latent in zip(self.heads, latents, strict=True)]
 
     # ---- decode: one token at a time
 
@@ -93,32 +112,33 @@ class Attention:
         scores = torch.relu(aligned(p.index_query[:, row]) @ wide(aligned(keys)).t())
         return top_positions((aligned(p.index_weight[:, row])[None] @ scores)[0], self.config.index_topk)
 
-    def attend(self, query: Tensor, rows: Tensor) -> Tensor:
-        """Latent [heads, kv_lora_rank] of one token's `query` [heads, main_width] over the chosen `rows` [k, main_width]."""
-        rows = aligned(rows)
-        weight = wide(aligned(query) @ rows.t()).mul(self.scale).softmax(-1)
-        return weight.to(rows.dtype) @ rows[:, : self.config.kv_lora_rank]
+    def attend(self, p: Projected, row: int, rows: Tensor) -> list[Tensor]:
+        """Latents [heads of the part, kv_lora_rank] of token `row` of `p` over the chosen `rows` [k, main_width]."""
+        rows, latents = aligned(rows), []
+        for query in p.queries:
+            weight = wide(aligned(query[row]) @ rows.t()).mul(self.scale).softmax(-1)
+            latents.append(weight.to(rows.dtype) @ rows[:, : self.config.kv_lora_rank])
+        return latents
 
     # ---- prefill: a tile at a time
 
-    def attend_tile(self, p: Projected, begin: int, main: Tensor, keys: Tensor) -> Tensor:
-        """Latents [TILE, heads, kv_lora_rank] of tokens begin.., each over its own top-k of the rows up to itself.
+    def attend_tile(self, p: Projected, begin: int, main: Tensor, keys: Tensor) -> list[Tensor]:
+        """Latents [TILE, heads of the part, kv_lora_rank] of tokens begin.., each over its own top-k of the rows up to itself.
 
         main: stored rows [n, main_width], at least up to the last query that counts.  keys: wide [begin + TILE, index_width] at
         least, zero where nothing is stored.
         """
         if begin + TILE <= self.config.index_topk:
-            return self._attend_all(p.query, begin, main)
+            return self._attend_all(p.queries, begin, main)
         mask = top_mask(self.scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
         chosen = mask.nonzero()[:, 1].view(TILE, -1)
         unseen = chosen > torch.arange(begin, begin + TILE)[:, None]
         # Row 0 is stored for certain: unseen rows weigh 0, but 0 times rubbish might be NaN; and no query that counts sees the end.
         chosen.masked_fill_(unseen | (chosen >= main.shape[0]), 0)
         step = max(1, GATHERED // (chosen.shape[1] * main.shape[1]))
-        parts = range(0, TILE, step)
-        return torch.cat(
-            [self._attend_chosen(p.query[i : i + step], main, chosen[i : i + step], unseen[i : i + step]) for i in parts]
-        )
+        steps = [slice(i, i + step) for i in range(0, TILE, step)]
+        found = [self._attend_chosen([query[some] for query in p.queries], main, chosen[some], unseen[some]) for some in steps]
+        return [torch.cat(latents) for latents in zip(*found, strict=True)]
 
     def scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:
         """Indexer scores [TILE, begin + TILE], -inf for keys of later tokens; one head at a time bounds the memory."""
@@ -127,18 +147,23 @@ class Attention:
             score.addcmul_((query @ keys.t()).relu_(), weight[:, None])
         return score.masked_fill_(_future(begin), -torch.inf)
 
-    def _attend_chosen(self, query: Tensor, main: Tensor, chosen: Tensor, unseen: Tensor) -> Tensor:
-        rows = main.index_select(0, chosen.flatten()).view(*chosen.shape, -1)
-        weight = wide(torch.bmm(query, rows.transpose(1, 2))).mul_(self.scale).masked_fill_(unseen[:, None], -torch.inf).softmax(-1)
-        return torch.bmm(weight.to(rows.dtype), rows[..., : self.config.kv_lora_rank])
+    def _attend_chosen(self, queries: Sequence[Tensor], main: Tensor, chosen: Tensor, unseen: Tensor) -> list[Tensor]:
+        rows, latents = main.index_select(0, chosen.flatten()).view(*chosen.shape, -1), []
+        for query in queries:
+            score = wide(torch.bmm(query, rows.transpose(1, 2))).mul_(self.scale)
+            weight = score.masked_fill_(unseen[:, None], -torch.inf).softmax(-1)
+            latents.append(torch.bmm(weight.to(rows.dtype), rows[..., : self.config.kv_lora_rank]))
+        return latents
 
-    def _attend_all(self, query: Tensor, begin: int, main: Tensor) -> Tensor:
-        """No query has more rows before it than it may choose: one dense product, causal."""
-        rows = main.new_zeros(begin + TILE, main.shape[1])
+    def _attend_all(self, queries: Sequence[Tensor], begin: int, main: Tensor) -> list[Tensor]:
+        """No query has more rows before it than it may choose: one dense product for each part, causal."""
+        rows, latents = main.new_zeros(begin + TILE, main.shape[1]), []
         rows[: main.shape[0]] = main[: begin + TILE]
-        score = wide((query.flatten(0, 1) @ rows.t()).view(TILE, -1, begin + TILE)).mul_(self.scale)
-        weight = score.masked_fill_(_future(begin)[:, None], -torch.inf).softmax(-1).to(rows.dtype)
-        return (weight.flatten(0, 1) @ rows[:, : self.config.kv_lora_rank]).view(TILE, -1, self.config.kv_lora_rank)
+        for query in queries:
+            score = wide((query.flatten(0, 1) @ rows.t()).view(TILE, -1, begin + TILE)).mul_(self.scale)
+            weight = score.masked_fill_(_future(begin)[:, None], -torch.inf).softmax(-1).to(rows.dtype)
+            latents.append((weight.flatten(0, 1) @ rows[:, : self.config.kv_lora_rank]).view(TILE, -1, self.config.kv_lora_rank))
+        return latents
 
 
 def _future(begin: int) -> Tensor:

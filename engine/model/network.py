@@ -3,13 +3,15 @@
 Rules: arithmetic never allocates, finds or keeps KV: it asks a provider, layer by layer, and forgets what it was given when that
 layer is done; a decode step computes in blocks of exactly eight rows (short ones padded), attention request by request, so a
 request's tokens are bit-equal alone, in any batch and over any storage; prefill computes in whole tiles (`attention`), so its rows
-are bit-equal however the prompt is cut into chunks and wherever the first of them begins (all for one number of torch threads; with
-several models on a machine, one is by far the fastest).
+are bit-equal however the prompt is cut into chunks and wherever the first of them begins; and what several ranks compute together is
+bit-equal to what one computes alone (`shards`).  All for one number of torch threads; with several models on a machine, one is by far
+the fastest.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -21,6 +23,8 @@ from tidegate.engine.model.arithmetic import rms_norm, wide
 from tidegate.engine.model.attention import TILE, Attention, Projected
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.feed_forward import feed_forward
+from tidegate.engine.model.shards import Shard, is_cut
+from tidegate.engine.model.tensor_parallel import ALONE, TensorParallel, summed
 from tidegate.engine.model.weights import MTP_MAY, random_weights
 
 __all__ = ["ROW_BLOCK", "DecodeKV", "Model", "PrefillKV", "greedy"]
@@ -57,13 +61,13 @@ class DecodeKV(Protocol):
 
 
 class Layer:
-    """Norms, attention and feed-forward of one layer."""
+    """Norms, attention and feed-forward of one layer, the parts of `shard`."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], number: int) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], number: int, group: TensorParallel, shard: Shard) -> None:
         prefix = f"model.layers.{number}."
-        self.number, self.eps = number, config.rms_norm_eps
-        self.attention = Attention(config, weights, prefix + "self_attn.")
-        self.feed_forward = feed_forward(config, weights, number)
+        self.number, self.eps, self._group = number, config.rms_norm_eps, group
+        self.attention = Attention(config, weights, prefix + "self_attn.", shard)
+        self.feed_forward = feed_forward(config, weights, number, shard)
         self.input_norm, self.post_norm = (weights[f"{prefix}{name}_layernorm.weight"] for name in ("input", "post_attention"))
 
     def project(self, x: Tensor, angles: Angles) -> Projected:
@@ -72,34 +76,50 @@ class Layer:
     def rows(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
         return self.attention.rows(rms_norm(x, self.input_norm, self.eps), *angles)
 
-    def finish(self, x: Tensor, latent: Tensor) -> Tensor:
-        x = x + self.attention.output(latent)
-        return x + self.feed_forward(rms_norm(x, self.post_norm, self.eps))
+    def finish(self, blocks: Sequence[Tensor], latents: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """The hidden states after this layer of several blocks of rows [n, hidden], of which attention gave `latents`."""
+        attended = self._sum([self.attention.outputs(latent) for latent in latents])
+        blocks = [x + more for x, more in zip(blocks, attended, strict=True)]
+        fed = self._sum([self.feed_forward.outputs(rms_norm(x, self.post_norm, self.eps)) for x in blocks])
+        return [x + more for x, more in zip(blocks, fed, strict=True)]
+
+    def _sum(self, outputs: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+        """For each block the sum over its parts, all blocks in one collective."""
+        total = summed(self._group, [torch.cat(part) for part in zip(*outputs, strict=True)])
+        ends = itertools.accumulate(len(parts[0]) for parts in outputs)
+        return [total[end - len(parts[0]) : end] for end, parts in zip(ends, outputs, strict=True)]
 
 
 class Model:
-    """The whole network over given weights."""
+    """The network over given weights; as one rank of `group` the parts of it that this rank has, and then every forward is a step
+    that all ranks make alike, each with storage of its own; all get the same results.
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-        self.config, self.weights = config, dict(weights)
-        layers = [Layer(config, self.weights, number) for number in range(config.cache_layers)]
+    weights: as `Shard.take` cuts them for this rank.  ValueError where the group's size does not divide `ModelConfig.parts`.  `RankLost`
+    ends a forward in which another rank is lost.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], group: TensorParallel = ALONE) -> None:
+        self.config, self.weights, self.group, self.shard = config, dict(weights), group, Shard(config, group)
+        layers = [Layer(config, self.weights, number, group, self.shard) for number in range(config.cache_layers)]
         self.layers, self.extra = layers[: config.num_hidden_layers], layers[config.num_hidden_layers :]
 
     @classmethod
-    def random(cls, config: ModelConfig, seed: int) -> Model:
+    def random(cls, config: ModelConfig, seed: int, group: TensorParallel = ALONE) -> Model:
         """The model that (config, seed) names; equal in every process."""
-        return cls(config, random_weights(config, seed))
+        shard = Shard(config, group)
+        return cls(config, {name: shard.take(name, weight) for name, weight in random_weights(config, seed).items()}, group)
 
     def identity(self) -> str:
-        """Digest of the configuration and of every weight: two models with one identity compute the same KV, to the bit.
+        """Digest of the configuration and of every weight: two models with one identity compute the same KV, to the bit, on however
+        many ranks.
 
-        For the key under which a pool keeps rows; reads all weights, about a second for each gigabyte.
+        For the key under which a pool keeps rows; reads all weights, about a second for each gigabyte.  All ranks call it together.
         """
-        digest = hashlib.blake2b(repr(self.config).encode(), digest_size=16)
-        for name, weight in sorted(self.weights.items()):
-            digest.update(name.encode())
-            digest.update(weight.contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        cut = sorted(name for name in self.weights if is_cut(name))
+        common = _digest(repr(self.config), {name: weight for name, weight in self.weights.items() if not is_cut(name)})
+        pieces = {name: self.shard.pieces(name, self.weights[name]) for name in cut}
+        parts = [_digest("", {name: pieces[name][part] for name in cut}) for part in range(self.shard.end - self.shard.begin)]
+        return hashlib.blake2b(common + b"".join(self.group.exchange(b"".join(parts))), digest_size=16).hexdigest()
 
     # ---- prefill
 
@@ -127,10 +147,10 @@ class Model:
             scored[:end] = keys
             latent = [layer.attention.attend_tile(q, begin, main, scored) for q, begin in zip(p, begins, strict=True)]
             kv.layer_done(layer.number)
-            x = [layer.finish(tile, attended) for tile, attended in zip(x, latent, strict=True)]
+            x = layer.finish(x, latent)
         x = [self._final_norm(tile) for tile in x]
         for layer in self.extra:
-            following = [self._joined(padded[begin - begins[0] + 1 :][:TILE], tile) for begin, tile in zip(begins, x, strict=True)]
+            following = [self._following(padded[begin - begins[0] + 1 :][:TILE], tile) for begin, tile in zip(begins, x, strict=True)]
             self._write(layer, kv, start, end, [layer.rows(f, angle) for f, angle in zip(following, angles, strict=True)])
             kv.layer_done(layer.number)  # its output would be a draft of tokens that are known
         return torch.cat(x)[start - begins[0] : end - begins[0]]
@@ -158,12 +178,9 @@ class Model:
 
     def decode_hidden(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
         """As `decode_step`, but the final hidden states [requests, hidden]: `logits` and `draft_step` go on from there."""
-        hidden = self.weights["model.norm.weight"].new_zeros(len(requests), self.config.hidden_size)
-        for i in range(0, len(requests), ROW_BLOCK):
-            block = requests[i : i + ROW_BLOCK]
-            x = self.weights["model.embed_tokens.weight"][_eight(self._ids([token for token, _, _ in block]))]
-            hidden[i : i + ROW_BLOCK] = self._final_norm(self._through(self.layers, x, block))[: len(block)]
-        return hidden
+        embedding = self.weights["model.embed_tokens.weight"]
+        x = [embedding[ids] for ids in _eights(self._ids([token for token, _, _ in requests]))]
+        return self._joined_rows([self._final_norm(block) for block in self._through(self.layers, x, requests)], len(requests))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits, wide [n, vocab], of final hidden states [n, hidden]."""
@@ -177,32 +194,37 @@ class Model:
         """
         if not self.extra:
             raise ValueError("num_nextn_predict_layers is 0: this model has no layer that drafts")
-        out = torch.zeros_like(hidden)
-        for i in range(0, len(requests), ROW_BLOCK):
-            block = requests[i : i + ROW_BLOCK]
-            x = self._joined(_eight(self._ids([token for token, _, _ in block])), _eight(hidden[i : i + ROW_BLOCK]))
-            out[i : i + ROW_BLOCK] = self._through(self.extra, x, block)[: len(block)]
+        ids = _eights(self._ids([token for token, _, _ in requests]))
+        x = [self._following(tokens, before) for tokens, before in zip(ids, _eights(hidden), strict=True)]
+        out = self._joined_rows(self._through(self.extra, x, requests), len(requests))
         out = rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
         return self._head(out, self._mtp("shared_head.head.weight"))
 
-    def _through(self, layers: Sequence[Layer], x: Tensor, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
+    def _through(
+        self, layers: Sequence[Layer], x: Sequence[Tensor], requests: Sequence[tuple[int, int, DecodeKV]]
+    ) -> Sequence[Tensor]:
+        """Blocks of eight rows through `layers`, all blocks of a layer before the next layer."""
+        if not requests:
+            return x
         positions = torch.tensor([position for _, position, _ in requests])
-        angles = self._angles(_eight(positions), int(positions.max()) + 1)
+        angles = [self._angles(block, int(positions.max()) + 1) for block in _eights(positions)]
         for layer in layers:
-            p = layer.project(x, angles)
-            latent = x.new_zeros(ROW_BLOCK, self.config.num_attention_heads, self.config.kv_lora_rank)
-            for row, (_, position, kv) in enumerate(requests):
-                latent[row] = self._attend_stored(layer, p, row, position, kv)
-            x = layer.finish(x, latent)
+            p = [layer.project(block, angle) for block, angle in zip(x, angles, strict=True)]
+            latents = [[q.new_zeros(*q.shape[:2], self.config.kv_lora_rank) for q in block.queries] for block in p]
+            for i, (_, position, kv) in enumerate(requests):
+                block, row = divmod(i, ROW_BLOCK)
+                for latent, found in zip(latents[block], self._attend_stored(layer, p[block], row, position, kv), strict=True):
+                    latent[row] = found
+            x = layer.finish(x, latents)
         return x
 
-    def _attend_stored(self, layer: Layer, p: Projected, row: int, position: int, kv: DecodeKV) -> Tensor:
+    def _attend_stored(self, layer: Layer, p: Projected, row: int, position: int, kv: DecodeKV) -> list[Tensor]:
         kv.append(layer.number, position, p.main_rows[row], p.index_rows[row])
         keys = kv.index_keys(layer.number)
         if keys.shape != (due := (position + 1, self.config.index_width)):
             raise ValueError(f"layer {layer.number}: indexer keys are {tuple(keys.shape)} where {due} are due")
         chosen = layer.attention.choose(p, row, keys)
-        return layer.attention.attend(p.query[row], kv.fetch(layer.number, chosen))
+        return layer.attention.attend(p, row, kv.fetch(layer.number, chosen))
 
     # ---- both
 
@@ -217,18 +239,22 @@ class Model:
             raise ValueError(f"position {end - 1}: this model ends at {self.config.max_position_embeddings} tokens")
         return self.config.rope.angles(positions, self.config.qk_rope_head_dim)
 
+    def _joined_rows(self, blocks: Sequence[Tensor], n: int) -> Tensor:
+        """The first n rows of all blocks, [n, hidden]."""
+        return torch.cat([*blocks, self.weights["model.norm.weight"].new_zeros(0, self.config.hidden_size)])[:n]
+
     def _final_norm(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weights["model.norm.weight"], self.config.rms_norm_eps)
 
     def _head(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        blocks = [hidden[i : i + ROW_BLOCK] for i in range(0, len(hidden), ROW_BLOCK)]
-        return torch.cat([wide(functional.linear(_eight(b), weight))[: len(b)] for b in blocks] or [wide(hidden).new_zeros(0, len(weight))])
+        found = [wide(functional.linear(block, weight)) for block in _eights(hidden)]
+        return torch.cat([*found, wide(hidden).new_zeros(0, len(weight))])[: len(hidden)]
 
     def _mtp(self, name: str) -> Tensor:
         own = f"model.layers.{self.config.num_hidden_layers}.{name}"
         return self.weights[own] if own in self.weights else self.weights[MTP_MAY[name]]
 
-    def _joined(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+    def _following(self, tokens: Tensor, hidden: Tensor) -> Tensor:
         """What the MTP layer takes in: next tokens [n] beside the final hidden states [n, hidden] before them."""
         eps = self.config.rms_norm_eps
         token = rms_norm(self._mtp("embed_tokens.weight")[tokens], self._mtp("enorm.weight"), eps)
@@ -243,11 +269,19 @@ class Model:
                 )
 
 
-def _eight(rows: Tensor) -> Tensor:
-    """`rows` [n, ...], n at most eight, and zeros up to eight."""
-    out = rows.new_zeros(ROW_BLOCK, *rows.shape[1:])
+def _digest(head: str, tensors: Mapping[str, Tensor]) -> bytes:
+    digest = hashlib.blake2b(head.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _eights(rows: Tensor) -> list[Tensor]:
+    """`rows` [n, ...] in blocks of eight, zeros up to a whole one."""
+    out = rows.new_zeros(-(-len(rows) // ROW_BLOCK) * ROW_BLOCK, *rows.shape[1:])
     out[: len(rows)] = rows
-    return out
+    return [out[i : i + ROW_BLOCK] for i in range(0, len(out), ROW_BLOCK)]
 
 
 def greedy(logits: Tensor) -> list[int]:
