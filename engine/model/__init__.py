@@ -7,8 +7,9 @@ every other run is compared with, `TensorParallel` is what several ranks that co
 
 from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, load_checkpoint, read_config, read_fields, save_checkpoint
 from tidegate.engine.model.config import DTYPES, ModelConfig
-from tidegate.engine.model.network import DecodeKV, Model, PrefillKV, greedy
+from tidegate.engine.model.network import Model, greedy
 from tidegate.engine.model.reference import ResidentKV, reference_generate, reference_prefill
+from tidegate.engine.model.storage import Chunk, DecodeBatch, DecodeKV, PrefillKV, Rows
 from tidegate.engine.model.tensor_parallel import ALONE, GlooRanks, RankLost, TensorParallel
 from tidegate.engine.model.tokens import Tokenizer
 
@@ -16,6 +17,8 @@ __all__ = [
     "ALONE",
     "DTYPES",
     "CheckpointError",
+    "Chunk",
+    "DecodeBatch",
     "DecodeKV",
     "GlooRanks",
     "Model",
@@ -23,6 +26,7 @@ __all__ = [
     "PrefillKV",
     "RankLost",
     "ResidentKV",
+    "Rows",
     "TensorParallel",
     "Tokenizer",
     "check_checkpoint",

@@ -19,8 +19,9 @@ from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_po
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
 from tidegate.engine.model.shards import Shard, is_cut
+from tidegate.engine.model.storage import Rows
 
-__all__ = ["TILE", "Attention", "Projected"]
+__all__ = ["TILE", "Attention", "Picked", "Projected"]
 
 TILE = 64  # queries; the padding of a short prompt against the speed of a long one
 GATHERED = 1 << 22  # elements of main rows that a tile gathers at once: what a level-2 cache holds some of
@@ -31,10 +32,16 @@ class Projected(NamedTuple):
     """What a layer needs of n tokens: rows to store, and queries over stored rows."""
 
     queries: tuple[Tensor, ...]  # for each part of this rank [n, heads of the part, main_width], absorbed
-    main_rows: Tensor  # [n, main_width]
+    rows: Rows  # to store, [n, width]
     index_query: Tensor  # [index heads, n, index_width], wide
     index_weight: Tensor  # [index heads, n], wide, scaled
-    index_rows: Tensor  # [n, index_width]
+
+
+class Picked(NamedTuple):
+    """The rows that each token of a tile attends to, [TILE, k]; `unseen` where a later token fills a place that is left over."""
+
+    rows: Tensor
+    unseen: Tensor
 
 
 class Heads:
@@ -72,29 +79,27 @@ class Attention:
         self.scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
-    def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """(main rows, indexer rows) of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
+    def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Rows:
+        """What is to be stored of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
         c, w = self.config, self.w
         latent, key = functional.linear(x, w["kv_a_proj_with_mqa"]).tensor_split([c.kv_lora_rank], -1)
         main = [rms_norm(latent, w["kv_a_layernorm"], INNER_EPS), rotate_interleaved(key, cos, sin)]
         index_key = functional.linear(x, w["indexer.wk"])
         norm, bias = (w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
         index_key = functional.layer_norm(index_key, (c.index_head_dim,), norm, bias, 1e-6)
-        return torch.cat(main, -1), self._rotate_head(index_key, cos, sin)
+        return {"main": torch.cat(main, -1), "index": self._rotate_head(index_key, cos, sin)}
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> Projected:
         """Queries and rows; arguments as `rows`."""
         c, w, n = self.config, self.w, x.shape[0]
-        main_rows, index_rows = self.rows(x, cos, sin)
         residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], INNER_EPS)
         index_query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
         index_weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
         return Projected(
             queries=tuple(heads.query(residual, cos, sin) for heads in self.heads),
-            main_rows=main_rows,
+            rows=self.rows(x, cos, sin),
             index_query=wide(self._rotate_head(index_query, cos, sin)).transpose(0, 1).contiguous(),
             index_weight=(wide(index_weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
-            index_rows=index_rows,
         )
 
     def _rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -105,11 +110,16 @@ class Attention:
         """What each part adds to the hidden states, [n, hidden], of its latents [n, heads of the part, kv_lora_rank]."""
         return [heads.output(latent) for heads, latent in zip(self.heads, latents, strict=True)]
 
+    def keys(self, rows: Rows, room: int = 0) -> Tensor:
+        """Stored indexer keys, wide [n, index_width]; zeros up to `room` rows where that is more."""
+        keys = wide(aligned(rows["index"]))
+        return keys if len(keys) >= room else functional.pad(keys, (0, 0, 0, room - len(keys)))
+
     # ---- decode: one token at a time
 
-    def choose(self, p: Projected, row: int, keys: Tensor) -> Tensor:
-        """Positions (int64, best first) that token `row` of `p` attends to among `keys` [n, index_width]."""
-        scores = torch.relu(aligned(p.index_query[:, row]) @ wide(aligned(keys)).t())
+    def choose(self, p: Projected, row: int, rows: Rows) -> Tensor:
+        """Positions (int64, best first) that token `row` of `p` attends to among those of the indexer's `rows` [n, width]."""
+        scores = torch.relu(aligned(p.index_query[:, row]) @ self.keys(rows).t())
         return top_positions((aligned(p.index_weight[:, row])[None] @ scores)[0], self.config.index_topk)
 
     def attend(self, p: Projected, row: int, rows: Tensor) -> list[Tensor]:
@@ -122,22 +132,29 @@ class Attention:
 
     # ---- prefill: a tile at a time
 
-    def attend_tile(self, p: Projected, begin: int, main: Tensor, keys: Tensor) -> list[Tensor]:
-        """Latents [TILE, heads of the part, kv_lora_rank] of tokens begin.., each over its own top-k of the rows up to itself.
+    def choose_tile(self, p: Projected, begin: int, keys: Tensor, end: int) -> Picked | None:
+        """Which rows tokens begin.. attend to, each the top-k of those up to itself; None where no token has more than it may choose.
 
-        main: stored rows [n, main_width], at least up to the last query that counts.  keys: wide [begin + TILE, index_width] at
-        least, zero where nothing is stored.
+        keys: wide [begin + TILE, index_width] at least, zero from row `end` on, where nothing is stored.
         """
         if begin + TILE <= self.config.index_topk:
-            return self._attend_all(p.queries, begin, main)
+            return None
         mask = top_mask(self.scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
         chosen = mask.nonzero()[:, 1].view(TILE, -1)
         unseen = chosen > torch.arange(begin, begin + TILE)[:, None]
         # Row 0 is stored for certain: unseen rows weigh 0, but 0 times rubbish might be NaN; and no query that counts sees the end.
-        chosen.masked_fill_(unseen | (chosen >= main.shape[0]), 0)
-        step = max(1, GATHERED // (chosen.shape[1] * main.shape[1]))
+        return Picked(chosen.masked_fill_(unseen | (chosen >= end), 0), unseen)
+
+    def attend_tile(self, p: Projected, begin: int, main: Tensor, picked: Picked | None) -> list[Tensor]:
+        """Latents [TILE, heads of the part, kv_lora_rank] of tokens begin.. over what `choose_tile` gave.
+
+        main: stored rows [n, main_width], at least up to the last query that counts.
+        """
+        if picked is None:
+            return self._attend_all(p.queries, begin, main)
+        step = max(1, GATHERED // (picked.rows.shape[1] * main.shape[1]))
         steps = [slice(i, i + step) for i in range(0, TILE, step)]
-        found = [self._attend_chosen([query[some] for query in p.queries], main, chosen[some], unseen[some]) for some in steps]
+        found = [self._attend_chosen([query[some] for query in p.queries], main, *(part[some] for part in picked)) for some in steps]
         return [torch.cat(latents) for latents in zip(*found, strict=True)]
 
     def scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:

@@ -130,6 +130,10 @@ class ModelConfig:
         """Elements of one indexer key."""
         return self.index_head_dim
 
+    def row_kinds(self, layer: int) -> dict[str, tuple[str, int]]:
+        """(dtype, elements) of each kind of row that a token has in `layer`: "main", then the indexer's."""
+        return {"main": (self.dtype, self.main_width), "index": (self.dtype, self.index_width)}
+
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tidegate.engine.model import (
     ALONE,
+    Chunk,
     GlooRanks,
     Model,
     ModelConfig,
@@ -72,13 +73,12 @@ def compute(groups, size, shape, dtype, cuts, lengths, plant=None):
 
 
 def forward(model, cuts, lengths):
-    out, now = [], []
-    for n in lengths:
-        kv = ResidentKV(model.config, n + 2)
-        chunks = itertools.pairwise([0, *sorted(cut for cut in cuts if cut < n), n])
-        out += [model.prefill_chunk(TEXT[a:b], a, kv, next_token=TEXT[b] if b < n else 0) for a, b in chunks]
-        now.append((TEXT[n - 1], n - 1, kv))
-    kvs = [kv for _, _, kv in now]
+    kvs = [ResidentKV(model.config, n + 2) for n in lengths]
+    pieces = [list(itertools.pairwise([0, *sorted(cut for cut in cuts if cut < n), n])) for n in lengths]
+    out, now = [], [(TEXT[n - 1], n - 1, kv) for n, kv in zip(lengths, kvs, strict=True)]
+    for step in itertools.zip_longest(*pieces):  # the requests' first chunks together, then their second ones, ...
+        some = [(piece, n, kv) for piece, n, kv in zip(step, lengths, kvs, strict=True) if piece]
+        out += model.prefill_step([Chunk(TEXT[a:b], a, kv, TEXT[b] if b < n else 0) for (a, b), n, kv in some])
     for _ in range(2):
         hidden = model.decode_hidden(now)
         logits = model.logits(hidden)
