@@ -1,29 +1,49 @@
-"""The model's decode storage over a `DecodeEngine`: one request, one token at a time."""
+"""The model's decode storage over a `DecodeEngine`: all tokens of a step, of any number of attempts.
+
+Rules: a layer's rows of the whole step go to the engine in one call, and so do its look-ups; only where a step has several tokens of
+one attempt is there one look-up for the first of each, one for the second, and so on, because each takes one line of a residency step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tidegate.engine.decode_engine import DecodeEngine
+from tidegate.engine.model import Rows
 
-__all__ = ["AttemptKV"]
+__all__ = ["AttemptBatch"]
 
 
-class AttemptKV:
-    """`DecodeKV` of one attempt, whose kinds of rows are "main" and "index"."""
+class AttemptBatch:
+    """`DecodeBatch` of (token, position, attempt) each; main KV is of one kind, "main"."""
 
-    def __init__(self, engine: DecodeEngine, attempt: int) -> None:
-        self._engine, self._attempt = engine, attempt
+    def __init__(self, engine: DecodeEngine, steps: Sequence[tuple[int, int, int]]) -> None:
+        self.tokens: Sequence[int] = [token for token, _, _ in steps]
+        self.positions: Sequence[int] = [position for _, position, _ in steps]
+        self._engine, self._attempts = engine, [attempt for _, _, attempt in steps]
+        self._index = [name for name in engine.memory.pages if name != "main"]
+        self._rounds: list[list[int]] = []  # the first token of each attempt, then the second of each, ...
+        seen: dict[int, int] = {}
+        for i, attempt in enumerate(self._attempts):
+            nth = seen[attempt] = seen.get(attempt, -1) + 1
+            self._rounds += [[]] if nth == len(self._rounds) else []
+            self._rounds[nth].append(i)
 
-    def append(self, layer: int, position: int, main_row: Tensor, index_row: Tensor) -> None:
-        self._engine.append(layer, [(self._attempt, position)], {"main": main_row[None], "index": index_row[None]})
+    def append(self, layer: int, rows: Rows) -> None:
+        self._engine.append(layer, [*zip(self._attempts, self.positions, strict=True)], rows)
 
-    def index_keys(self, layer: int) -> Tensor:
-        return self._engine.index_rows(layer, self._attempt)
+    def index_rows(self, layer: int, token: int) -> Rows:
+        attempt, end = self._attempts[token], self.positions[token] + 1
+        return {name: self._engine.index_rows(layer, attempt, name)[:end] for name in self._index}
 
-    def fetch(self, layer: int, positions: Tensor) -> Tensor:
-        """A copy, padding as zeros."""
-        (hot,), rows, slots = self._engine.select(layer, [self._attempt], positions[None])
-        out = hot[int(rows)].index_select(0, slots[0].clamp_min(0))
-        out[slots[0] < 0] = 0
-        return out
+    def fetch(self, layer: int, positions: Sequence[Tensor]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for some in self._rounds:
+            asked = pad_sequence([positions[i] for i in some], batch_first=True, padding_value=-1)
+            (hot,), rows, slots = self._engine.select(layer, [self._attempts[i] for i in some], asked)
+            for i, row, slot in zip(some, rows.tolist(), slots, strict=True):
+                found[i] = hot[row].index_select(0, slot[: len(positions[i])])
+        return [found[i] for i in range(len(positions))]

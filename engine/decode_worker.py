@@ -11,7 +11,7 @@ from pathlib import Path
 from tidegate.engine.admission import Active, Admission
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
-from tidegate.engine.decode_kv import AttemptKV
+from tidegate.engine.decode_kv import AttemptBatch
 from tidegate.engine.faults import Injector
 from tidegate.engine.model import greedy
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
@@ -19,18 +19,6 @@ from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["DecodeWorker", "main"]
-
-
-class Running:
-    """A complete attempt and its rows; the decoding thread alone touches it until it is finished."""
-
-    def __init__(self, active: Active, kv: AttemptKV) -> None:
-        self.active, self.kv = active, kv
-
-    def next(self) -> tuple[int, int, AttemptKV]:
-        """(token, position, rows) of the next step; the first runs the last token of the prompt again."""
-        prompt, tokens = self.active.ask.prompt, self.active.tokens
-        return tokens[-1] if tokens else prompt[-1], len(prompt) - 1 + len(tokens), self.kv
 
 
 class DecodeWorker:
@@ -62,27 +50,26 @@ class DecodeWorker:
         self.engine.open()
         self.admission.http.server.start()
         self.parent.say("ready", port=self.engine.port, http_port=self.admission.http.server.port)
-        running: list[Running] = []
+        running: list[Active] = []
         while (more := self.engine.completed(wait=not running)) is not None:
             found = self.engine.owner.ask(partial(self._found, more)) if more else []
             running = self._step(running + found)
         self._close()
 
-    def _found(self, attempts: list[int]) -> list[Running]:
-        return [Running(self.admission.active[attempt], AttemptKV(self.engine, attempt)) for attempt in attempts]
+    def _found(self, attempts: list[int]) -> list[Active]:
+        return [self.admission.active[attempt] for attempt in attempts]
 
-    def _step(self, running: list[Running]) -> list[Running]:
+    def _step(self, running: list[Active]) -> list[Active]:
         """One token for each; those that have all theirs are finished, the others returned."""
-        logits = self.model.decode_step([one.next() for one in running])
+        logits = self.model.decode_step(AttemptBatch(self.engine, [_next(active) for active in running]))
         going = []
-        for one, row, token in zip(running, logits, greedy(logits), strict=True):
-            active = one.active
+        for active, row, token in zip(running, logits, greedy(logits), strict=True):
             active.tokens.append(token)
             active.logits.append(row.clone())
             if active.done:
                 self.engine.owner.post(partial(self.admission.finished, active))
             else:
-                going.append(one)
+                going.append(active)
             if len(active.tokens) % 16 == 0:
                 self.parent.say("progress", text=f"decode {active.ask.request}: {len(active.tokens)} tokens")
         return going
@@ -94,6 +81,12 @@ class DecodeWorker:
         stats = self.engine.close() | {"injected": self.faults.injected, "http_refused": self.admission.http.server.refused}
         self.parent.say("stats", stats=stats)
         self.recorder.close()
+
+
+def _next(active: Active) -> tuple[int, int, int]:
+    """(token, position, attempt) of the next step; the first runs the last token of the prompt again."""
+    prompt, tokens = active.ask.prompt, active.tokens
+    return tokens[-1] if tokens else prompt[-1], len(prompt) - 1 + len(tokens), active.attempt
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tidegate.engine.model import Model, greedy, load_checkpoint, reference_generate
+from tidegate.engine.model import Model, Rows, greedy, load_checkpoint, reference_generate
 from tidegate.engine.model.arithmetic import top_mask
 from tidegate.engine.model.attention import Attention, Projected
 
@@ -126,9 +126,9 @@ class _Watched(Attention):
             self._seen[self._layer, row] = frozenset(chosen[: row + 1].nonzero()[:, 0].tolist())
         return scores
 
-    def choose(self, p: Projected, row: int, keys: Tensor) -> Tensor:
-        positions = super().choose(p, row, keys)
-        self._seen[self._layer, keys.shape[0] - 1] = frozenset(positions.tolist())
+    def choose(self, p: Projected, row: int, rows: Rows) -> Tensor:
+        positions = super().choose(p, row, rows)
+        self._seen[self._layer, len(rows["index"]) - 1] = frozenset(positions.tolist())
         return positions
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from tidegate.engine.model import Rows
 from tidegate.engine.prefill_engine import Place, PrefillEngine, Step
 
 __all__ = ["SlotKV"]
@@ -24,12 +25,12 @@ class SlotKV:
         self._place: Place
         self._flat: dict[str, Tensor] = {}  # tokens 0..end, of every layer in turn
 
-    def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
+    def wait_for_layer(self, layer: int) -> Rows:
         self._place = self._engine.wait_for_layer(layer)
         for name, view in self._place.views.items():
             if name not in self._flat:
                 self._flat[name] = view.new_empty(self._step.end, view.shape[-1])
-        return self._flat["main"], self._flat["index"]
+        return self._flat
 
     def kv_written(self, layer: int) -> None:
         for page, rows in self._pieces(self._step.begin):

@@ -8,7 +8,7 @@ the tile begins, so a query's bits do not depend on where its chunk begins or en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,8 +18,10 @@ from torch.nn import functional
 from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_positions, wide
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
+from tidegate.engine.model.shards import Shard, is_cut
+from tidegate.engine.model.storage import Rows
 
-__all__ = ["TILE", "Attention", "Projected"]
+__all__ = ["TILE", "Attention", "Picked", "Projected"]
 
 TILE = 64  # queries; the padding of a short prompt against the speed of a long one
 GATHERED = 1 << 22  # elements of main rows that a tile gathers at once: what a level-2 cache holds some of
@@ -29,96 +31,131 @@ INNER_EPS = 1e-6  # of the norms inside attention, whatever rms_norm_eps says: a
 class Projected(NamedTuple):
     """What a layer needs of n tokens: rows to store, and queries over stored rows."""
 
-    query: Tensor  # [n, heads, main_width], absorbed
-    main_rows: Tensor  # [n, main_width]
+    queries: tuple[Tensor, ...]  # for each part of this rank [n, heads of the part, main_width], absorbed
+    rows: Rows  # to store, [n, width]
     index_query: Tensor  # [index heads, n, index_width], wide
     index_weight: Tensor  # [index heads, n], wide, scaled
-    index_rows: Tensor  # [n, index_width]
+
+
+class Picked(NamedTuple):
+    """The rows that each token of a tile attends to, [TILE, k]; `unseen` where a later token fills a place that is left over."""
+
+    rows: Tensor
+    unseen: Tensor
+
+
+class Heads:
+    """The heads of one part: of the whole attention all that ranks do not have in common."""
+
+    def __init__(self, config: ModelConfig, q_b: Tensor, kv_b: Tensor, out: Tensor) -> None:
+        nope = config.qk_nope_head_dim
+        self._q_b, self._out, self._nope = q_b, out, nope
+        kv_b = kv_b.view(-1, nope + config.v_head_dim, config.kv_lora_rank)
+        self.absorb_key = kv_b[:, :nope].contiguous()  # [heads, nope, latent]
+        self.absorb_value = kv_b[:, nope:].transpose(1, 2).contiguous()  # [heads, latent, v]
+
+    def query(self, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[n, heads, main_width] of `residual` [n, q_lora_rank]."""
+        query = functional.linear(residual, self._q_b).view(len(residual), len(self.absorb_key), -1)
+        plain, rope = query.tensor_split([self._nope], -1)
+        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key).transpose(0, 1)
+        return torch.cat([absorbed, rotate_interleaved(rope, cos, sin)], -1)
+
+    def output(self, latent: Tensor) -> Tensor:
+        """What attended latents [n, heads, kv_lora_rank] add to the hidden states: [n, hidden], to be summed over the parts."""
+        value = torch.bmm(latent.transpose(0, 1), self.absorb_value).transpose(0, 1)
+        return functional.linear(value.reshape(len(value), -1), self._out)
 
 
 class Attention:
-    """One layer's attention; stateless but for its weights."""
+    """One layer's attention, as far as one rank computes it; stateless but for its weights."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str, shard: Shard) -> None:
         self.config = config
-        self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in weights.items() if name.startswith(prefix)}
-        heads, nope = config.num_attention_heads, config.qk_nope_head_dim
-        kv_b = self.w.pop("kv_b_proj").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
-        self.absorb_key = kv_b[:, :nope].contiguous()  # [heads, nope, latent]
-        self.absorb_value = kv_b[:, nope:].transpose(1, 2).contiguous()  # [heads, latent, v]
-        self.scale = (nope + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
+        cut = [shard.pieces(name, weights[name]) for name in (f"{prefix}{part}_proj.weight" for part in ("q_b", "kv_b", "o"))]
+        self.heads = [Heads(config, *pieces) for pieces in zip(*cut, strict=True)]
+        kept = {name: t for name, t in weights.items() if name.startswith(prefix) and not is_cut(name)}
+        self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in kept.items()}
+        self.scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
-    def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """(main rows, indexer rows) of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
+    def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Rows:
+        """What is to be stored of the normed hidden states `x` [n, hidden] at the angles `cos`, `sin` [n, rope / 2]."""
         c, w = self.config, self.w
         latent, key = functional.linear(x, w["kv_a_proj_with_mqa"]).tensor_split([c.kv_lora_rank], -1)
         main = [rms_norm(latent, w["kv_a_layernorm"], INNER_EPS), rotate_interleaved(key, cos, sin)]
         index_key = functional.linear(x, w["indexer.wk"])
         norm, bias = (w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
         index_key = functional.layer_norm(index_key, (c.index_head_dim,), norm, bias, 1e-6)
-        return torch.cat(main, -1), self._rotate_head(index_key, cos, sin)
+        return {"main": torch.cat(main, -1), "index": self._rotate_head(index_key, cos, sin)}
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> Projected:
         """Queries and rows; arguments as `rows`."""
         c, w, n = self.config, self.w, x.shape[0]
-        main_rows, index_rows = self.rows(x, cos, sin)
         residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], INNER_EPS)
-        query = functional.linear(residual, w["q_b_proj"]).view(n, c.num_attention_heads, -1)
-        plain, rope = query.tensor_split([c.qk_nope_head_dim], -1)
-        absorbed = torch.bmm(plain.transpose(0, 1), self.absorb_key).transpose(0, 1)
         index_query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
         index_weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
         return Projected(
-            query=torch.cat([absorbed, rotate_interleaved(rope, cos, sin)], -1),
-            main_rows=main_rows,
+            queries=tuple(heads.query(residual, cos, sin) for heads in self.heads),
+            rows=self.rows(x, cos, sin),
             index_query=wide(self._rotate_head(index_query, cos, sin)).transpose(0, 1).contiguous(),
             index_weight=(wide(index_weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
-            index_rows=index_rows,
         )
 
     def _rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rope = self.config.qk_rope_head_dim
         return torch.cat([rotate_halves(x[..., :rope], cos, sin), x[..., rope:]], -1)
 
-    def output(self, latent: Tensor) -> Tensor:
-        """Hidden states [n, hidden] of attended latents [n, heads, kv_lora_rank]."""
-        value = torch.bmm(latent.transpose(0, 1), self.absorb_value).transpose(0, 1)
-        return functional.linear(value.reshape(value.shape[0], -1), self.w["o_proj"])
+    def outputs(self, latents: Sequence[Tensor]) -> list[Tensor]:
+        """What each part adds to the hidden states, [n, hidden], of its latents [n, heads of the part, kv_lora_rank]."""
+        return [heads.output(latent) for heads, latent in zip(self.heads, latents, strict=True)]
+
+    def keys(self, rows: Rows, room: int = 0) -> Tensor:
+        """Stored indexer keys, wide [n, index_width]; zeros up to `room` rows where that is more."""
+        keys = wide(aligned(rows["index"]))
+        return keys if len(keys) >= room else functional.pad(keys, (0, 0, 0, room - len(keys)))
 
     # ---- decode: one token at a time
 
-    def choose(self, p: Projected, row: int, keys: Tensor) -> Tensor:
-        """Positions (int64, best first) that token `row` of `p` attends to among `keys` [n, index_width]."""
-        scores = torch.relu(aligned(p.index_query[:, row]) @ wide(aligned(keys)).t())
+    def choose(self, p: Projected, row: int, rows: Rows) -> Tensor:
+        """Positions (int64, best first) that token `row` of `p` attends to among those of the indexer's `rows` [n, width]."""
+        scores = torch.relu(aligned(p.index_query[:, row]) @ self.keys(rows).t())
         return top_positions((aligned(p.index_weight[:, row])[None] @ scores)[0], self.config.index_topk)
 
-    def attend(self, query: Tensor, rows: Tensor) -> Tensor:
-        """Latent [heads, kv_lora_rank] of one token's `query` [heads, main_width] over the chosen `rows` [k, main_width]."""
-        rows = aligned(rows)
-        weight = wide(aligned(query) @ rows.t()).mul(self.scale).softmax(-1)
-        return weight.to(rows.dtype) @ rows[:, : self.config.kv_lora_rank]
+    def attend(self, p: Projected, row: int, rows: Tensor) -> list[Tensor]:
+        """Latents [heads of the part, kv_lora_rank] of token `row` of `p` over the chosen `rows` [k, main_width]."""
+        rows, latents = aligned(rows), []
+        for query in p.queries:
+            weight = wide(aligned(query[row]) @ rows.t()).mul(self.scale).softmax(-1)
+            latents.append(weight.to(rows.dtype) @ rows[:, : self.config.kv_lora_rank])
+        return latents
 
     # ---- prefill: a tile at a time
 
-    def attend_tile(self, p: Projected, begin: int, main: Tensor, keys: Tensor) -> Tensor:
-        """Latents [TILE, heads, kv_lora_rank] of tokens begin.., each over its own top-k of the rows up to itself.
+    def choose_tile(self, p: Projected, begin: int, keys: Tensor, end: int) -> Picked | None:
+        """Which rows tokens begin.. attend to, each the top-k of those up to itself; None where no token has more than it may choose.
 
-        main: stored rows [n, main_width], at least up to the last query that counts.  keys: wide [begin + TILE, index_width] at
-        least, zero where nothing is stored.
+        keys: wide [begin + TILE, index_width] at least, zero from row `end` on, where nothing is stored.
         """
         if begin + TILE <= self.config.index_topk:
-            return self._attend_all(p.query, begin, main)
+            return None
         mask = top_mask(self.scores(p, begin, keys[: begin + TILE]), self.config.index_topk)
         chosen = mask.nonzero()[:, 1].view(TILE, -1)
         unseen = chosen > torch.arange(begin, begin + TILE)[:, None]
         # Row 0 is stored for certain: unseen rows weigh 0, but 0 times rubbish might be NaN; and no query that counts sees the end.
-        chosen.masked_fill_(unseen | (chosen >= main.shape[0]), 0)
-        step = max(1, GATHERED // (chosen.shape[1] * main.shape[1]))
-        parts = range(0, TILE, step)
-        return torch.cat(
-            [self._attend_chosen(p.query[i : i + step], main, chosen[i : i + step], unseen[i : i + step]) for i in parts]
-        )
+        return Picked(chosen.masked_fill_(unseen | (chosen >= end), 0), unseen)
+
+    def attend_tile(self, p: Projected, begin: int, main: Tensor, picked: Picked | None) -> list[Tensor]:
+        """Latents [TILE, heads of the part, kv_lora_rank] of tokens begin.. over what `choose_tile` gave.
+
+        main: stored rows [n, main_width], at least up to the last query that counts.
+        """
+        if picked is None:
+            return self._attend_all(p.queries, begin, main)
+        step = max(1, GATHERED // (picked.rows.shape[1] * main.shape[1]))
+        steps = [slice(i, i + step) for i in range(0, TILE, step)]
+        found = [self._attend_chosen([query[some] for query in p.queries], main, *(part[some] for part in picked)) for some in steps]
+        return [torch.cat(latents) for latents in zip(*found, strict=True)]
 
     def scores(self, p: Projected, begin: int, keys: Tensor) -> Tensor:
         """Indexer scores [TILE, begin + TILE], -inf for keys of later tokens; one head at a time bounds the memory."""
@@ -127,18 +164,23 @@ class Attention:
             score.addcmul_((query @ keys.t()).relu_(), weight[:, None])
         return score.masked_fill_(_future(begin), -torch.inf)
 
-    def _attend_chosen(self, query: Tensor, main: Tensor, chosen: Tensor, unseen: Tensor) -> Tensor:
-        rows = main.index_select(0, chosen.flatten()).view(*chosen.shape, -1)
-        weight = wide(torch.bmm(query, rows.transpose(1, 2))).mul_(self.scale).masked_fill_(unseen[:, None], -torch.inf).softmax(-1)
-        return torch.bmm(weight.to(rows.dtype), rows[..., : self.config.kv_lora_rank])
+    def _attend_chosen(self, queries: Sequence[Tensor], main: Tensor, chosen: Tensor, unseen: Tensor) -> list[Tensor]:
+        rows, latents = main.index_select(0, chosen.flatten()).view(*chosen.shape, -1), []
+        for query in queries:
+            score = wide(torch.bmm(query, rows.transpose(1, 2))).mul_(self.scale)
+            weight = score.masked_fill_(unseen[:, None], -torch.inf).softmax(-1)
+            latents.append(torch.bmm(weight.to(rows.dtype), rows[..., : self.config.kv_lora_rank]))
+        return latents
 
-    def _attend_all(self, query: Tensor, begin: int, main: Tensor) -> Tensor:
-        """No query has more rows before it than it may choose: one dense product, causal."""
-        rows = main.new_zeros(begin + TILE, main.shape[1])
+    def _attend_all(self, queries: Sequence[Tensor], begin: int, main: Tensor) -> list[Tensor]:
+        """No query has more rows before it than it may choose: one dense product for each part, causal."""
+        rows, latents = main.new_zeros(begin + TILE, main.shape[1]), []
         rows[: main.shape[0]] = main[: begin + TILE]
-        score = wide((query.flatten(0, 1) @ rows.t()).view(TILE, -1, begin + TILE)).mul_(self.scale)
-        weight = score.masked_fill_(_future(begin)[:, None], -torch.inf).softmax(-1).to(rows.dtype)
-        return (weight.flatten(0, 1) @ rows[:, : self.config.kv_lora_rank]).view(TILE, -1, self.config.kv_lora_rank)
+        for query in queries:
+            score = wide((query.flatten(0, 1) @ rows.t()).view(TILE, -1, begin + TILE)).mul_(self.scale)
+            weight = score.masked_fill_(_future(begin)[:, None], -torch.inf).softmax(-1).to(rows.dtype)
+            latents.append((weight.flatten(0, 1) @ rows[:, : self.config.kv_lora_rank]).view(TILE, -1, self.config.kv_lora_rank))
+        return latents
 
 
 def _future(begin: int) -> Tensor:

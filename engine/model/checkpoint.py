@@ -23,6 +23,8 @@ from torch import Tensor
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.hf_config import config_from_hf, config_to_hf
 from tidegate.engine.model.network import Model
+from tidegate.engine.model.shards import Shard
+from tidegate.engine.model.tensor_parallel import ALONE, TensorParallel
 from tidegate.engine.model.weights import MTP_MAY, weight_shapes
 
 __all__ = ["CheckpointError", "check_checkpoint", "load_checkpoint", "read_config", "read_fields", "save_checkpoint"]
@@ -67,13 +69,14 @@ def check_checkpoint(folder: str | Path, *, dtype: str = "") -> ModelConfig:
     return _checked(Path(folder), dtype)[0]
 
 
-def load_checkpoint(folder: str | Path, *, dtype: str = "") -> Model:
+def load_checkpoint(folder: str | Path, *, dtype: str = "", group: TensorParallel = ALONE) -> Model:
     """The model in `folder`.  dtype: compute in this type, at least as wide as the stored one; else in the stored one.
 
-    Raises CheckpointError, before any weight is read, for a folder, a config or tensors that do not fit.
+    group: the ranks that compute it together; of a weight that they split, each reads its own part and no other.  Raises
+    CheckpointError, before any weight is read, for a folder, a config or tensors that do not fit.
     """
     config, found = _checked(Path(folder), dtype)
-    return Model(config, _read(config, found))
+    return Model(config, _read(config, found, Shard(config, group)), group)
 
 
 def _checked(folder: Path, dtype: str) -> tuple[ModelConfig, dict[str, Stored]]:
@@ -91,9 +94,13 @@ def _checked(folder: Path, dtype: str) -> tuple[ModelConfig, dict[str, Stored]]:
 def save_checkpoint(model: Model, folder: str | Path) -> None:
     """Write `model` into the new `folder`; transformers' DeepseekV32ForCausalLM.from_pretrained reads it too.
 
-    Raises CheckpointError where `folder` is there already, and OSError where it cannot be written.
+    Raises CheckpointError where `folder` is there already or the model has only one rank's weights, and OSError where it cannot be
+    written.
     """
     from safetensors.torch import save_file
+
+    if model.group.size > 1:
+        raise CheckpointError(f"one of {model.group.size} ranks has only its part of the weights: save the model that one rank computes")
 
     target = Path(folder)
     if target.exists():
@@ -157,18 +164,19 @@ def _check(folder: Path, config: ModelConfig, found: Mapping[str, Stored]) -> No
         raise CheckpointError(f"{folder}: the tensors are not those that {CONFIG} describes: {said}")
 
 
-def _read(config: ModelConfig, found: Mapping[str, Stored]) -> dict[str, Tensor]:
+def _read(config: ModelConfig, found: Mapping[str, Stored], shard: Shard) -> dict[str, Tensor]:
     from safetensors import safe_open
 
     opened: dict[Path, Any] = {file: safe_open(file, framework="pt") for file in {stored.file for stored in found.values()}}
     shapes = dict(weight_shapes(config)) | {name: shape for name, shape in _may(config).items() if name in found}
     weights = {}
     for name, shape in shapes.items():
-        parts = _stored_parts(name, shape)
+        mine = shard.shape(name, shape)
+        parts = _stored_parts(name, mine)
         kept_wide = found[parts[0][0]].dtype == "F32" and config.dtype == "bfloat16"
-        weight = torch.empty(shape, dtype=torch.float32 if kept_wide else config.torch_dtype)
+        weight = torch.empty(mine, dtype=torch.float32 if kept_wide else config.torch_dtype)
         for stored, part in parts:
-            weight[part] = opened[found[stored].file].get_tensor(stored)
+            weight[part] = opened[found[stored].file].get_slice(stored)[shard.stored(stored, found[stored].shape)]
         weights[name] = weight
     return weights
 

@@ -113,6 +113,14 @@ class ModelConfig:
         return self.num_nextn_predict_layers
 
     @property
+    def parts(self) -> int:
+        """Parts in which products over heads and over inner widths are computed and added up, whatever the number of ranks.
+
+        So a tensor-parallel group has as many ranks, or a divisor of it (`shards.Shard`).
+        """
+        return next(n for n in (4, 2, 1) if self.num_attention_heads % n == 0)
+
+    @property
     def main_width(self) -> int:
         """Elements of one main KV row: the compressed latent, then the rotated key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
@@ -121,6 +129,10 @@ class ModelConfig:
     def index_width(self) -> int:
         """Elements of one indexer key."""
         return self.index_head_dim
+
+    def row_kinds(self, layer: int) -> dict[str, tuple[str, int]]:
+        """(dtype, elements) of each kind of row that a token has in `layer`: "main", then the indexer's."""
+        return {"main": (self.dtype, self.main_width), "index": (self.dtype, self.index_width)}
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -3,206 +3,212 @@
 Rules: arithmetic never allocates, finds or keeps KV: it asks a provider, layer by layer, and forgets what it was given when that
 layer is done; a decode step computes in blocks of exactly eight rows (short ones padded), attention request by request, so a
 request's tokens are bit-equal alone, in any batch and over any storage; prefill computes in whole tiles (`attention`), so its rows
-are bit-equal however the prompt is cut into chunks and wherever the first of them begins (all for one number of torch threads; with
-several models on a machine, one is by far the fastest).
+are bit-equal however the prompt is cut into chunks and wherever the first of them begins; and what several ranks compute together is
+bit-equal to what one computes alone (`shards`).  All for one number of torch threads; with several models on a machine, one is by far
+the fastest.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tidegate.engine.model.arithmetic import rms_norm, wide
-from tidegate.engine.model.attention import TILE, Attention, Projected
-from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.attention import Attention, Projected
+from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.model.feed_forward import feed_forward
+from tidegate.engine.model.shards import Shard, is_cut
+from tidegate.engine.model.storage import Chunk, DecodeBatch, DecodeKV, PrefillKV, Rows, Separately
+from tidegate.engine.model.tensor_parallel import ALONE, TensorParallel, summed
+from tidegate.engine.model.tiles import Angles, Span, by_span, each_tile
 from tidegate.engine.model.weights import MTP_MAY, random_weights
 
-__all__ = ["ROW_BLOCK", "DecodeKV", "Model", "PrefillKV", "greedy"]
+__all__ = ["ROW_BLOCK", "Model", "greedy"]
 
 ROW_BLOCK = 8
-Angles = tuple[Tensor, Tensor]
-
-
-class PrefillKV(Protocol):
-    """Storage of one prefill chunk; called from the computing thread, once per layer, layers in order (the MTP layer last)."""
-
-    def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Block until the layer's buffer may be written and holds rows 0..start; its views (main [T, main_width],
-        indexer [T, index_width]), T at least start + n."""
-
-    def kv_written(self, layer: int) -> None:
-        """Rows start..start+n of both views are written and change no more."""
-
-    def layer_done(self, layer: int) -> None:
-        """Attention of this layer reads the views no more."""
-
-
-class DecodeKV(Protocol):
-    """Storage of one decoding request; called from the computing thread, per layer in this order."""
-
-    def append(self, layer: int, position: int, main_row: Tensor, index_row: Tensor) -> None:
-        """Keep the rows of the token at `position`: before anyone reads them, and by copy."""
-
-    def index_keys(self, layer: int) -> Tensor:
-        """Indexer rows 0..position, [position + 1, index_width]."""
-
-    def fetch(self, layer: int, positions: Tensor) -> Tensor:
-        """Main rows of `positions` (int64 [k], best first, distinct), [k, main_width] in that order; valid until the next call."""
+Steps: TypeAlias = DecodeBatch | Sequence[tuple[int, int, DecodeKV]]
 
 
 class Layer:
-    """Norms, attention and feed-forward of one layer."""
+    """Norms, attention and feed-forward of one layer, the parts of `shard`."""
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], number: int) -> None:
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], number: int, group: TensorParallel, shard: Shard) -> None:
         prefix = f"model.layers.{number}."
-        self.number, self.eps = number, config.rms_norm_eps
-        self.attention = Attention(config, weights, prefix + "self_attn.")
-        self.feed_forward = feed_forward(config, weights, number)
+        self.number, self.eps, self._group = number, config.rms_norm_eps, group
+        self.attention = Attention(config, weights, prefix + "self_attn.", shard)
+        self.feed_forward = feed_forward(config, weights, number, shard)
         self.input_norm, self.post_norm = (weights[f"{prefix}{name}_layernorm.weight"] for name in ("input", "post_attention"))
 
     def project(self, x: Tensor, angles: Angles) -> Projected:
         return self.attention.project(rms_norm(x, self.input_norm, self.eps), *angles)
 
-    def rows(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+    def rows(self, x: Tensor, angles: Angles) -> Rows:
         return self.attention.rows(rms_norm(x, self.input_norm, self.eps), *angles)
 
-    def finish(self, x: Tensor, latent: Tensor) -> Tensor:
-        x = x + self.attention.output(latent)
-        return x + self.feed_forward(rms_norm(x, self.post_norm, self.eps))
+    def finish(self, blocks: Sequence[Tensor], latents: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """The hidden states after this layer of several blocks of rows [n, hidden], of which attention gave `latents`."""
+        attended = self._sum([self.attention.outputs(latent) for latent in latents])
+        blocks = [x + more for x, more in zip(blocks, attended, strict=True)]
+        fed = self._sum([self.feed_forward.outputs(rms_norm(x, self.post_norm, self.eps)) for x in blocks])
+        return [x + more for x, more in zip(blocks, fed, strict=True)]
+
+    def _sum(self, outputs: Sequence[Sequence[Tensor]]) -> Sequence[Tensor]:
+        """For each block the sum over its parts, all blocks in one collective."""
+        total = summed(self._group, [torch.cat(part) for part in zip(*outputs, strict=True)])
+        ends = itertools.accumulate(len(parts[0]) for parts in outputs)
+        return [total[end - len(parts[0]) : end] for end, parts in zip(ends, outputs, strict=True)]
 
 
 class Model:
-    """The whole network over given weights."""
+    """The network over given weights; as one rank of `group` the parts of it that this rank has, and then every forward is a step
+    that all ranks make alike, each with storage of its own; all get the same results.
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-        self.config, self.weights = config, dict(weights)
-        layers = [Layer(config, self.weights, number) for number in range(config.cache_layers)]
+    weights: as `Shard.take` cuts them for this rank.  ValueError where the group's size does not divide `ModelConfig.parts`.  `RankLost`
+    ends a forward in which another rank is lost.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], group: TensorParallel = ALONE) -> None:
+        self.config, self.weights, self.group, self.shard = config, dict(weights), group, Shard(config, group)
+        layers = [Layer(config, self.weights, number, group, self.shard) for number in range(config.cache_layers)]
         self.layers, self.extra = layers[: config.num_hidden_layers], layers[config.num_hidden_layers :]
 
     @classmethod
-    def random(cls, config: ModelConfig, seed: int) -> Model:
+    def random(cls, config: ModelConfig, seed: int, group: TensorParallel = ALONE) -> Model:
         """The model that (config, seed) names; equal in every process."""
-        return cls(config, random_weights(config, seed))
+        shard = Shard(config, group)
+        return cls(config, {name: shard.take(name, weight) for name, weight in random_weights(config, seed).items()}, group)
 
     def identity(self) -> str:
-        """Digest of the configuration and of every weight: two models with one identity compute the same KV, to the bit.
+        """Digest of the configuration and of every weight: two models with one identity compute the same KV, to the bit, on however
+        many ranks.
 
-        For the key under which a pool keeps rows; reads all weights, about a second for each gigabyte.
+        For the key under which a pool keeps rows; reads all weights, about a second for each gigabyte.  All ranks call it together.
         """
-        digest = hashlib.blake2b(repr(self.config).encode(), digest_size=16)
-        for name, weight in sorted(self.weights.items()):
-            digest.update(name.encode())
-            digest.update(weight.contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        cut = sorted(name for name in self.weights if is_cut(name))
+        common = _digest(repr(self.config), {name: weight for name, weight in self.weights.items() if not is_cut(name)})
+        pieces = {name: self.shard.pieces(name, self.weights[name]) for name in cut}
+        parts = [_digest("", {name: pieces[name][part] for name in cut}) for part in range(self.shard.end - self.shard.begin)]
+        return hashlib.blake2b(common + b"".join(self.group.exchange(b"".join(parts))), digest_size=16).hexdigest()
 
     # ---- prefill
 
     def prefill_chunk(self, tokens: Sequence[int] | Tensor, start: int, kv: PrefillKV, *, next_token: int = 0) -> Tensor:
-        """Write the KV of `tokens` at positions start.. through every layer; the final hidden states [n, hidden].
+        """`prefill_step` of one chunk."""
+        return self.prefill_step([Chunk(tokens, start, kv, next_token)])[0]
 
-        next_token: the token after the last of `tokens`; only the MTP layer looks at it, whose row of a token depends on the next
-        one too.  At a prompt's end nobody knows it yet: `draft_step` writes that row again.  Raises ValueError for tokens outside
-        the vocabulary, and for a layer view that cannot hold start + n rows.
+    def prefill_step(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+        """Write the KV of all chunks, each of another request, through every layer; of each the final hidden states [n, hidden].
+
+        Every chunk gives the bits that it gives alone.  Raises ValueError for tokens outside the vocabulary, and for a layer view that
+        cannot hold start + n rows.
         """
-        given = torch.as_tensor(tokens)
-        if given.dim() != 1 or given.numel() == 0:
-            raise ValueError(f"tokens of shape {tuple(given.shape)}: give one flat, non-empty sequence")
-        ids = self._ids([*given.tolist(), next_token])
-        end = start + len(ids) - 1
-        begins = range(start // TILE * TILE, end, TILE)
-        padded = functional.pad(ids, (start - begins[0], begins[-1] + TILE - end))
-        angles = [self._angles(torch.arange(begin, begin + TILE), end) for begin in begins]
-        embedding = self.weights["model.embed_tokens.weight"]
-        x = [embedding[padded[begin - begins[0] :][:TILE]] for begin in begins]
+        if not chunks:
+            return []
+        spans = [self._span(chunk) for chunk in chunks]
+        embedding, angles = self.weights["model.embed_tokens.weight"], [angle for span in spans for angle in span.angles]
+        x = [embedding[ids] for span in spans for ids in span.tiles(0)]
         for layer in self.layers:
             p = [layer.project(tile, angle) for tile, angle in zip(x, angles, strict=True)]
-            main, keys = self._write(layer, kv, start, end, [(q.main_rows, q.index_rows) for q in p])
-            scored = keys.new_zeros(begins[-1] + TILE, keys.shape[1], dtype=p[0].index_query.dtype)
-            scored[:end] = keys
-            latent = [layer.attention.attend_tile(q, begin, main, scored) for q, begin in zip(p, begins, strict=True)]
-            kv.layer_done(layer.number)
-            x = [layer.finish(tile, attended) for tile, attended in zip(x, latent, strict=True)]
+            views = self._write(layer, spans, [q.rows for q in p])
+            keys = [layer.attention.keys(view, span.room) for span, view in zip(spans, views, strict=True)]
+            picked = [
+                layer.attention.choose_tile(q, begin, key, span.end)
+                for q, (begin, span, key) in zip(p, each_tile(spans, keys), strict=True)
+            ]
+            latents = [
+                layer.attention.attend_tile(q, begin, view["main"], some)
+                for q, (begin, _, view), some in zip(p, each_tile(spans, views), picked, strict=True)
+            ]
+            for span in spans:
+                span.chunk.kv.layer_done(layer.number)
+            x = layer.finish(x, latents)
         x = [self._final_norm(tile) for tile in x]
+        following = [ids for span in spans for ids in span.tiles(1)]
         for layer in self.extra:
-            following = [self._joined(padded[begin - begins[0] + 1 :][:TILE], tile) for begin, tile in zip(begins, x, strict=True)]
-            self._write(layer, kv, start, end, [layer.rows(f, angle) for f, angle in zip(following, angles, strict=True)])
-            kv.layer_done(layer.number)  # its output would be a draft of tokens that are known
-        return torch.cat(x)[start - begins[0] : end - begins[0]]
+            joined = [self._following(ids, tile) for ids, tile in zip(following, x, strict=True)]
+            self._write(layer, spans, [layer.rows(tile, angle) for tile, angle in zip(joined, angles, strict=True)])
+            for span in spans:
+                span.chunk.kv.layer_done(layer.number)  # its output would be a draft of tokens that are known
+        return [torch.cat([*some])[span.inside] for span, some in zip(spans, by_span(spans, x), strict=True)]
 
-    def _write(
-        self, layer: Layer, kv: PrefillKV, start: int, end: int, tiles: Sequence[tuple[Tensor, Tensor]]
-    ) -> tuple[Tensor, Tensor]:
-        """Put the rows of start..end into the layer's views; rows 0..end of both."""
-        views = kv.wait_for_layer(layer.number)
-        self._check_views(layer.number, end, *views)
-        for view, rows in zip(views, zip(*tiles, strict=True), strict=True):
-            view[start:end] = torch.cat(rows)[start % TILE :][: end - start]
-        kv.kv_written(layer.number)
-        return views[0][:end], views[1][:end]
+    def _span(self, chunk: Chunk) -> Span:
+        given = torch.as_tensor(chunk.tokens)
+        if given.dim() != 1 or given.numel() == 0:
+            raise ValueError(f"tokens of shape {tuple(given.shape)}: give one flat, non-empty sequence")
+        ids = self._ids([*given.tolist(), chunk.next_token])
+        end = chunk.start + len(ids) - 1
+        return Span.of(chunk, ids, lambda positions: self._angles(positions, end))
+
+    def _write(self, layer: Layer, spans: Sequence[Span], tiles: Sequence[Rows]) -> list[Rows]:
+        """Put the rows of every chunk into the layer's views; of each chunk the rows 0..end."""
+        views = [span.chunk.kv.wait_for_layer(layer.number) for span in spans]
+        for span, view, some in zip(spans, views, by_span(spans, tiles), strict=True):
+            self._check_views(layer.number, span.end, view)
+            for name, rows in view.items():
+                rows[span.chunk.start : span.end] = torch.cat([tile[name] for tile in some])[span.inside]
+        for span in spans:
+            span.chunk.kv.kv_written(layer.number)
+        return [{name: rows[: span.end] for name, rows in view.items()} for span, view in zip(spans, views, strict=True)]
 
     # ---- decode
 
-    def decode_step(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
-        """Logits [requests, vocab] after one token of each (token, position, kv).
+    def decode_step(self, batch: Steps) -> Tensor:
+        """Logits [tokens, vocab] after each token of `batch`, or of a list of (token, position, kv)."""
+        return self.logits(self.decode_hidden(batch))
 
-        Tokens of one request may be in one step if they are in the order of their positions: each attends to those before it, and
-        to the bit as if it had a step of its own.
-        """
-        return self.logits(self.decode_hidden(requests))
-
-    def decode_hidden(self, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
-        """As `decode_step`, but the final hidden states [requests, hidden]: `logits` and `draft_step` go on from there."""
-        hidden = self.weights["model.norm.weight"].new_zeros(len(requests), self.config.hidden_size)
-        for i in range(0, len(requests), ROW_BLOCK):
-            block = requests[i : i + ROW_BLOCK]
-            x = self.weights["model.embed_tokens.weight"][_eight(self._ids([token for token, _, _ in block]))]
-            hidden[i : i + ROW_BLOCK] = self._final_norm(self._through(self.layers, x, block))[: len(block)]
-        return hidden
+    def decode_hidden(self, batch: Steps) -> Tensor:
+        """As `decode_step`, but the final hidden states [tokens, hidden]: `logits` and `draft_step` go on from there."""
+        batch = _batch(batch)
+        embedding = self.weights["model.embed_tokens.weight"]
+        x = [embedding[ids] for ids in _eights(self._ids(batch.tokens))]
+        return self._joined([self._final_norm(block) for block in self._through(self.layers, x, batch)], len(batch.tokens))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits, wide [n, vocab], of final hidden states [n, hidden]."""
         return self._head(hidden, self.weights["lm_head.weight"])
 
-    def draft_step(self, requests: Sequence[tuple[int, int, DecodeKV]], hidden: Tensor) -> Tensor:
-        """MTP logits [requests, vocab] of the token after next, for each (next token, position, kv).
+    def draft_step(self, batch: Steps, hidden: Tensor) -> Tensor:
+        """MTP logits [tokens, vocab] of the token after next, for each (next token, position, kv).
 
-        hidden: what `decode_hidden` gave at `position` [requests, hidden].  Writes the MTP layer's row at `position`, and reads that
+        hidden: what `decode_hidden` gave at `position` [tokens, hidden].  Writes the MTP layer's row at `position`, and reads that
         layer alone; rows before it must be those of the same tokens.  ValueError for a model without an MTP layer.
         """
         if not self.extra:
             raise ValueError("num_nextn_predict_layers is 0: this model has no layer that drafts")
-        out = torch.zeros_like(hidden)
-        for i in range(0, len(requests), ROW_BLOCK):
-            block = requests[i : i + ROW_BLOCK]
-            x = self._joined(_eight(self._ids([token for token, _, _ in block])), _eight(hidden[i : i + ROW_BLOCK]))
-            out[i : i + ROW_BLOCK] = self._through(self.extra, x, block)[: len(block)]
+        batch = _batch(batch)
+        x = [self._following(ids, before) for ids, before in zip(_eights(self._ids(batch.tokens)), _eights(hidden), strict=True)]
+        out = self._joined(self._through(self.extra, x, batch), len(batch.tokens))
         out = rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
         return self._head(out, self._mtp("shared_head.head.weight"))
 
-    def _through(self, layers: Sequence[Layer], x: Tensor, requests: Sequence[tuple[int, int, DecodeKV]]) -> Tensor:
-        positions = torch.tensor([position for _, position, _ in requests])
-        angles = self._angles(_eight(positions), int(positions.max()) + 1)
+    def _through(self, layers: Sequence[Layer], x: Sequence[Tensor], batch: DecodeBatch) -> Sequence[Tensor]:
+        """Blocks of eight rows through `layers`, all blocks of a layer before the next layer."""
+        if not x:
+            return x
+        positions = torch.tensor([*batch.positions])
+        angles = [self._angles(block, int(positions.max()) + 1) for block in _eights(positions)]
         for layer in layers:
-            p = layer.project(x, angles)
-            latent = x.new_zeros(ROW_BLOCK, self.config.num_attention_heads, self.config.kv_lora_rank)
-            for row, (_, position, kv) in enumerate(requests):
-                latent[row] = self._attend_stored(layer, p, row, position, kv)
-            x = layer.finish(x, latent)
+            p = [layer.project(block, angle) for block, angle in zip(x, angles, strict=True)]
+            batch.append(layer.number, {name: torch.cat([q.rows[name] for q in p])[: len(positions)] for name in p[0].rows})
+            chosen = [self._choose(layer, p[i // ROW_BLOCK], i, batch) for i in range(len(positions))]
+            latents = [[q.new_zeros(*q.shape[:2], self.config.kv_lora_rank) for q in block.queries] for block in p]
+            for i, rows in enumerate(batch.fetch(layer.number, chosen)):
+                block, row = divmod(i, ROW_BLOCK)
+                for latent, found in zip(latents[block], layer.attention.attend(p[block], row, rows), strict=True):
+                    latent[row] = found
+            x = layer.finish(x, latents)
         return x
 
-    def _attend_stored(self, layer: Layer, p: Projected, row: int, position: int, kv: DecodeKV) -> Tensor:
-        kv.append(layer.number, position, p.main_rows[row], p.index_rows[row])
-        keys = kv.index_keys(layer.number)
-        if keys.shape != (due := (position + 1, self.config.index_width)):
-            raise ValueError(f"layer {layer.number}: indexer keys are {tuple(keys.shape)} where {due} are due")
-        chosen = layer.attention.choose(p, row, keys)
-        return layer.attention.attend(p.query[row], kv.fetch(layer.number, chosen))
+    def _choose(self, layer: Layer, p: Projected, token: int, batch: DecodeBatch) -> Tensor:
+        rows, end = batch.index_rows(layer.number, token), batch.positions[token] + 1
+        self._check_rows(layer.number, rows, "main", lambda count: count == end, f"{end}")
+        return layer.attention.choose(p, token % ROW_BLOCK, rows)
 
     # ---- both
 
@@ -217,37 +223,57 @@ class Model:
             raise ValueError(f"position {end - 1}: this model ends at {self.config.max_position_embeddings} tokens")
         return self.config.rope.angles(positions, self.config.qk_rope_head_dim)
 
+    def _joined(self, blocks: Sequence[Tensor], n: int) -> Tensor:
+        """The first n rows of all blocks, [n, hidden]."""
+        return torch.cat([*blocks, self.weights["model.norm.weight"].new_zeros(0, self.config.hidden_size)])[:n]
+
     def _final_norm(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weights["model.norm.weight"], self.config.rms_norm_eps)
 
     def _head(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        blocks = [hidden[i : i + ROW_BLOCK] for i in range(0, len(hidden), ROW_BLOCK)]
-        return torch.cat([wide(functional.linear(_eight(b), weight))[: len(b)] for b in blocks] or [wide(hidden).new_zeros(0, len(weight))])
+        found = [wide(functional.linear(block, weight)) for block in _eights(hidden)]
+        return torch.cat([*found, wide(hidden).new_zeros(0, len(weight))])[: len(hidden)]
 
     def _mtp(self, name: str) -> Tensor:
         own = f"model.layers.{self.config.num_hidden_layers}.{name}"
         return self.weights[own] if own in self.weights else self.weights[MTP_MAY[name]]
 
-    def _joined(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+    def _following(self, tokens: Tensor, hidden: Tensor) -> Tensor:
         """What the MTP layer takes in: next tokens [n] beside the final hidden states [n, hidden] before them."""
         eps = self.config.rms_norm_eps
         token = rms_norm(self._mtp("embed_tokens.weight")[tokens], self._mtp("enorm.weight"), eps)
         return functional.linear(torch.cat([token, rms_norm(hidden, self._mtp("hnorm.weight"), eps)], -1), self._mtp("eh_proj.weight"))
 
-    def _check_views(self, layer: int, end: int, main: Tensor, keys: Tensor) -> None:
-        for name, view, width in (("main", main, self.config.main_width), ("indexer", keys, self.config.index_width)):
-            if view.dim() != 2 or view.shape[1] != width or view.shape[0] < end or view.dtype != self.config.torch_dtype:
-                raise ValueError(
-                    f"layer {layer}: the {name} view is {tuple(view.shape)} {view.dtype}: "
-                    f"at least {end} rows of {width} {self.config.torch_dtype} are due"
-                )
+    def _check_views(self, layer: int, end: int, views: Rows) -> None:
+        self._check_rows(layer, views, "", lambda count: count >= end, f"at least {end}")
+
+    def _check_rows(self, layer: int, rows: Rows, without: str, fits: Callable[[int], bool], due: str) -> None:
+        kinds = {name: kind for name, kind in self.config.row_kinds(layer).items() if name != without}
+        if rows.keys() != kinds.keys():
+            raise ValueError(f"layer {layer}: rows of {sorted(rows)} are given where {sorted(kinds)} are due")
+        for name, (dtype, width) in kinds.items():
+            part = rows[name]
+            if part.dim() != 2 or part.shape[1] != width or not fits(part.shape[0]) or part.dtype != DTYPES[dtype]:
+                raise ValueError(f"layer {layer}: {name} rows are {tuple(part.shape)} {part.dtype}: {due} rows of {width} {dtype} are due")
 
 
-def _eight(rows: Tensor) -> Tensor:
-    """`rows` [n, ...], n at most eight, and zeros up to eight."""
-    out = rows.new_zeros(ROW_BLOCK, *rows.shape[1:])
+def _batch(steps: Steps) -> DecodeBatch:
+    return Separately(steps) if isinstance(steps, Sequence) else steps
+
+
+def _digest(head: str, tensors: Mapping[str, Tensor]) -> bytes:
+    digest = hashlib.blake2b(head.encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _eights(rows: Tensor) -> list[Tensor]:
+    """`rows` [n, ...] in blocks of eight, zeros up to a whole one."""
+    out = rows.new_zeros(-(-len(rows) // ROW_BLOCK) * ROW_BLOCK, *rows.shape[1:])
     out[: len(rows)] = rows
-    return out
+    return [out[i : i + ROW_BLOCK] for i in range(0, len(out), ROW_BLOCK)]
 
 
 def greedy(logits: Tensor) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tidegate.engine.model.config import ModelConfig
 from tidegate.engine.model.network import Model, greedy
+from tidegate.engine.model.storage import Rows
 
 __all__ = ["ResidentKV", "reference_generate", "reference_prefill"]
 
@@ -27,8 +28,8 @@ class ResidentKV:
         self.index = torch.zeros(*shape, config.index_width, dtype=config.torch_dtype)
         self.length = [0] * config.cache_layers
 
-    def wait_for_layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        return self.main[layer], self.index[layer]
+    def wait_for_layer(self, layer: int) -> Rows:
+        return {"main": self.main[layer], "index": self.index[layer]}
 
     def kv_written(self, layer: int) -> None:
         pass
@@ -36,12 +37,12 @@ class ResidentKV:
     def layer_done(self, layer: int) -> None:
         pass
 
-    def append(self, layer: int, position: int, main_row: Tensor, index_row: Tensor) -> None:
-        self.main[layer, position], self.index[layer, position] = main_row, index_row
+    def append(self, layer: int, position: int, rows: Rows) -> None:
+        self.main[layer, position], self.index[layer, position] = rows["main"], rows["index"]
         self.length[layer] = position + 1
 
-    def index_keys(self, layer: int) -> Tensor:
-        return self.index[layer, : self.length[layer]]
+    def index_rows(self, layer: int) -> Rows:
+        return {"index": self.index[layer, : self.length[layer]]}
 
     def fetch(self, layer: int, positions: Tensor) -> Tensor:
         return self.main[layer].index_select(0, positions)

@@ -9,7 +9,7 @@ import torch
 
 from tidegate.engine.copying import Fault, Work
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
-from tidegate.engine.decode_kv import AttemptKV
+from tidegate.engine.decode_kv import AttemptBatch
 from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.model import Model, ModelConfig, greedy, reference_generate
 from tidegate.engine.pool_keys import chain_keys, root_key
@@ -81,7 +81,7 @@ class Path:
             self.store.pin([KEYS[chunk]])
             self.finished(lambda done, chunk=chunk: self.store.load(*self.stored(layer, chunk), done)).wait(10)
             self.store.unpin([KEYS[chunk]])
-        return self.view(layer, 0, len(PROMPT))
+        return dict(zip(AREAS, self.view(layer, 0, len(PROMPT)), strict=True))
 
     def kv_written(self, layer):
         save = self.finished(lambda done: self.store.save(*self.stored(layer, self.chunk), done))
@@ -127,9 +127,9 @@ def tokens(folder, recorder, wait=("save", "read"), faults=None, overwritten=Non
         path.end_chunk()
     path.close()
     path.decode.core.readers[1] = Reader(1, 0, path.blocks, len(PROMPT), layers=4, block_size=16)
-    kv, token, got = AttemptKV(path.decode, 1), PROMPT[-1], []
+    token, got = PROMPT[-1], []
     for position in range(len(PROMPT) - 1, len(PROMPT) - 1 + NEW):
-        token = greedy(model.decode_step([(token, position, kv)]))[0]
+        token = greedy(model.decode_step(AttemptBatch(path.decode, [(token, position, 1)])))[0]
         got.append(token)
     path.decode.open()
     path.decode.close()

@@ -10,7 +10,7 @@ from kernel_oracle import Oracle
 
 from tidegate.engine import hot_buffer
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
-from tidegate.engine.decode_kv import AttemptKV
+from tidegate.engine.decode_kv import AttemptBatch
 from tidegate.engine.hot_buffer import HotBuffers, Reader
 from tidegate.engine.model import Model, ModelConfig, ResidentKV, greedy, reference_generate
 from tidegate.engine.model.reference import reference_prefill
@@ -253,12 +253,12 @@ def test_decode_from_the_hot_buffer_gives_the_resident_tokens(hot, n):
             resident = ResidentKV(SMALL, 120)
             reference_prefill(model, prompt, 32, resident)
             attempt = complete(engine, prompt, (resident.main, resident.index), 8)
-            requests.append((prompt[-1], len(prompt) - 1, AttemptKV(engine, attempt)))
+            requests.append((prompt[-1], len(prompt) - 1, attempt))
         tokens, logits = [], []
         for _ in range(8):
-            logits.append(model.decode_step(requests))
+            logits.append(model.decode_step(AttemptBatch(engine, requests)))
             tokens.append(greedy(logits[-1]))
-            requests = [(token, position + 1, kv) for token, (_, position, kv) in zip(tokens[-1], requests, strict=True)]
+            requests = [(token, position + 1, attempt) for token, (_, position, attempt) in zip(tokens[-1], requests, strict=True)]
     finally:
         stats = engine.close()
     for i, prompt in enumerate(prompts):

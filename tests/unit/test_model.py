@@ -244,16 +244,16 @@ class SharedSlots(ResidentKV):
 
     def wait_for_layer(self, layer):
         self.calls.append(("wait", layer))
-        self.slot = self.main[layer].clone(), self.index[layer].clone()
+        self.slot = {"main": self.main[layer].clone(), "index": self.index[layer].clone()}
         return self.slot
 
     def kv_written(self, layer):
         self.calls.append(("written", layer))
-        self.main[layer], self.index[layer] = self.slot
+        self.main[layer], self.index[layer] = self.slot["main"], self.slot["index"]
 
     def layer_done(self, layer):
         self.calls.append(("done", layer))
-        for view in self.slot:
+        for view in self.slot.values():
             view.fill_(float("nan"))
 
 
@@ -269,13 +269,13 @@ def test_decode_appends_before_it_reads_and_asks_for_top_k_rows():
     model, prompt, calls = tiny("float32"), text(30, 4), []
 
     class Watched(ResidentKV):
-        def append(self, layer, position, main_row, index_row):
+        def append(self, layer, position, rows):
             calls.append(("append", layer, position))
-            super().append(layer, position, main_row, index_row)
+            super().append(layer, position, rows)
 
-        def index_keys(self, layer):
+        def index_rows(self, layer):
             calls.append(("keys", layer))
-            return super().index_keys(layer)
+            return super().index_rows(layer)
 
         def fetch(self, layer, positions):
             assert len(set(positions.tolist())) == len(positions) == model.config.index_topk
@@ -379,7 +379,7 @@ def test_unknown_fields_tokens_positions_and_views_are_refused():
         model.prefill_chunk(text(4, 1), 0, ResidentKV(tiny("bfloat16").config, 8))
     kv.length = [3, 3, 3]
     kv.append = lambda *a: None
-    with pytest.raises(ValueError, match=r"indexer keys are \(3, 32\) where \(8, 32\) are due"):
+    with pytest.raises(ValueError, match=r"index rows are \(3, 32\) torch.float32: 8 rows of 32 float32 are due"):
         model.decode_step([(1, 7, kv)])
     with pytest.raises(ValueError, match="chunk is 0"):
         reference_generate(model, [1], 0, 1)

@@ -48,7 +48,7 @@ class OddStorage:
         return memory[shift:].view(layers, LENGTH, width + 3)[..., :width]
 
     def wait_for_layer(self, layer):
-        return self.main[layer], self.index[layer]
+        return {"main": self.main[layer], "index": self.index[layer]}
 
     def kv_written(self, layer):
         pass
