@@ -12,6 +12,7 @@ optionally, distinct (states), workers (1), quick (false), deadlock (false: do n
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
 import time
 import tomllib
@@ -28,7 +29,6 @@ from rich.text import Text
 
 from tidegate.spec import tlc
 from tidegate.spec.errors import SpecError
-from tidegate.spec.explain import ending, steps
 from tidegate.spec.paths import library, root
 from tidegate.spec.tlc_output import Result
 
@@ -143,8 +143,12 @@ def judge(model: Model, on_line: Callable[[str], None] | None = None) -> Outcome
     return Outcome(model, time.monotonic() - begin, result)
 
 
-def run(names: Sequence[str], *, quick: bool = False, manifest: Path | None = None, console: Console | None = None) -> bool:
+def run(
+    names: Sequence[str], *, quick: bool = False, manifest: Path | None = None, console: Console | None = None,
+    pictures: Path | None = None,
+) -> bool:
     """Judge the models named (all if none; with quick, those marked quick) and print the result. True if all promises hold.
+    pictures: the folder for drawings of counterexamples, a temporary one if absent.
 
     Raises SpecError for a manifest or name that does not fit.
     """
@@ -159,7 +163,7 @@ def run(names: Sequence[str], *, quick: bool = False, manifest: Path | None = No
     outcomes = _judge_all(chosen, console)
     for o in outcomes:
         if o.result is not None and (o.wrong or names) and o.result.trace:
-            print_counterexample(o, console)
+            print_counterexample(o, console, pictures)
         elif o.wrong:
             console.print(Text(f"{o.model.name}: {o.wrong}"))
     console.print(summary(outcomes))
@@ -203,12 +207,21 @@ def summary(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def print_counterexample(outcome: Outcome, console: Console) -> None:
-    """A model's counterexample, step by step."""
+def print_counterexample(outcome: Outcome, console: Console, pictures: Path | None = None) -> None:
+    """A model's counterexample, step by step, what it shows in a sentence, and where it is drawn.
+
+    pictures: the folder for the drawing; a new one in the system's folder for temporary files if absent.
+    """
+    from tidegate.spec.counterexample import explain
+
     assert outcome.result is not None
-    table = Table("", "step", "what changed", title=f"{outcome.model.name}: {outcome.said}", title_justify="left")
-    for step in steps(outcome.result.trace):
-        table.add_row(str(step.number), Text(step.label), Text("\n".join(step.changes)))
-    console.print(table)
-    if end := ending(outcome.result):
-        console.print(end)
+    model = outcome.model
+    wanted = model.violates is not None and not outcome.wrong
+    shown = explain(outcome.result, model.module, model.config, title=f"{model.name}: {outcome.said}", wanted=wanted)
+    console.print(shown.table())
+    if shown.ending:
+        console.print(shown.ending)
+    console.print(Text(shown.sentence))
+    if shown.diagram:
+        folder = pictures or Path(tempfile.mkdtemp(prefix="tidegate-check-"))
+        console.print(Text(f"drawn: {shown.write(folder / f'{model.name}.svg')}"), soft_wrap=True)

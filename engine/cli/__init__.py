@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="
 app.command("check")(check.command)
 app.command("config")(config.command)
 app.command("decode")(decode.command)
-app.command("draw")(draw.command)
+app.add_typer(draw.app, name="draw")
 app.command("gen")(gen.command)
 app.command("prefill")(prefill.command)
 app.command("proxy")(proxy.command)

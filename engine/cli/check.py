@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,9 +17,15 @@ def command(
     mutants: Annotated[bool, typer.Option("--mutants", help="Drop each conjunct of each guard and see the harm.")] = False,
     machine: Annotated[str, typer.Option("--machine", help="With --mutants: this machine only.")] = "",
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="With --mutants: TLCs at a time.")] = 2,
+    pictures: Annotated[
+        Path | None, typer.Option("--pictures", metavar="DIR", help="Where counterexamples are drawn; a temporary folder if absent.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="With --mutants: write tla/mutants.toml anew.")] = False,
 ) -> None:
     """Model-check the configurations of tla/models (needs the `spec` extra; a source checkout).
+
+    A verdict that was not promised, and that of any configuration which you name, is shown as a table of what changed in each step,
+    as a sequence diagram (SVG), and in one sentence.
 
     Examples: `tidegate check --quick`, `tidegate check --mutants --machine Transfer`
     """
@@ -37,7 +44,7 @@ def command(
 
             ok = mutant_report.run(machine, jobs=jobs, write=write)
         else:
-            ok = models.run(configs or [], quick=quick)
+            ok = models.run(configs or [], quick=quick, pictures=pictures)
     except SpecError as error:
         typer.echo(f"tidegate check: {error}", err=True)
         raise typer.Exit(2) from None

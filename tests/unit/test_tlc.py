@@ -75,7 +75,7 @@ def test_a_violated_invariant_comes_with_its_trace(folder):
     assert result.trace[-1].variables["n"] >= 2
     last = steps(result.trace)[-1]
     assert last.label.startswith("Add(by=")
-    assert last.changes == [f"n: {result.trace[-2].variables['n']} -> {result.trace[-1].variables['n']}"]
+    assert last.changes == [f"n: {result.trace[-2].variables['n']} → {result.trace[-1].variables['n']}"]
 
 
 def test_a_violated_action_property_and_a_violated_liveness_property(folder):
@@ -155,7 +155,7 @@ def test_a_named_model_shows_its_counterexample(folder):
     ok, text = check(folder, ["violates"])
     assert ok
     assert "Add(by=" in text
-    assert "n: 0 -> " in text
+    assert "n: 0 → " in text
     assert "passes" not in text
 
 
@@ -184,5 +184,5 @@ def test_an_unknown_name_is_refused(folder):
 
 def test_changes_go_as_deep_as_they_can():
     old, new = parse("[a |-> {1, 2}, b |-> <<1, [c |-> 1]>>]"), parse("[a |-> {2, 3}, b |-> <<1, [c |-> TRUE]>>]")
-    assert list(changes(old, new, "s")) == ["s.a: - 1, + 3", "s.b[2].c: 1 -> TRUE"]
+    assert list(changes(old, new, "s")) == ["s.a: - 1, + 3", "s.b[2].c: 1 → TRUE"]
     assert event_text(parse('[op |-> "X"]')) == "X()"
