@@ -23,9 +23,9 @@ Key = tuple[Any, ...]
 LEGEND = "1·2·3 is run 1, chunk 2, layer 3; runs are numbered in the order of their START"
 SIDE = {"load": "pool", "save": "pool"}
 PHRASES = {
-    "Admit": "attempt {attempt}", "Registered": "attempt {attempt}'s destination", 
-    "Schedule": "inference of attempt {attempt} begins", "Finish": "inference of attempt {attempt} ends", "Abort": "attempt {attempt} is given up",
-    "Claim": "run {run} takes the slot of its next step",
+    "Admit": "attempt {attempt}", "Registered": "attempt {attempt}'s destination",
+    "Schedule": "inference of attempt {attempt} begins", "Finish": "inference of attempt {attempt} ends",
+    "Abort": "attempt {attempt} is given up", "Claim": "run {run} takes the slot of its next step",
     "Write": "run {run} has computed {step}", "Miss": "run {run}: what it must load is gone", "LayerDone": "attention of {step} ends",
     "SaveEnd": "save of {step} ends", "LoadEnd": "load of {step} ends", "Landed": "the failed read of {step} stops",
     "ReadEnd": "read of {step}: {how}", "Revoke": "the lease of {step} is over", "ResendReady": "{step}, again",

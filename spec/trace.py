@@ -1,36 +1,26 @@
 """`tidegate trace`: is a recorded run a behaviour of tla/system/System.tla, and did the bytes do what the machines said?
 
-Rules: TLC judges (tla/trace/RunTrace.tla), Python only reads, merges and numbers; each line is one step, so the cost grows with
-the length of the trace; a refused trace names the first line that does not fit, the rules that it breaks, what they speak of and
-what was possible instead; a trace in which no attempt was scheduled or failed is no evidence, and refused.
+Rules: TLC judges (`trace_judge`, tla/trace/RunTrace.tla), Python only reads, merges and numbers; each line is one step, so the cost
+grows with the length of the trace; a refused trace names the first line that does not fit, the rules that it breaks, what they
+speak of and what was possible instead; a trace in which no attempt was scheduled or failed is no evidence, and refused.
 """
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.spec import tlc
 from tidegate.spec.errors import SpecError
-from tidegate.spec.paths import library, root
-from tidegate.spec.tlc_output import Result
+from tidegate.spec.trace_judge import Case, judge, tla
 from tidegate.spec.trace_lines import File, Line, TraceRefused, read_directory
 from tidegate.spec.trace_names import Names, abstract, read_names
 from tidegate.spec.trace_order import merge
 from tidegate.spec.trace_ranges import check_ranges
-from tidegate.spec.trace_refusal import refusal
 
-__all__ = ["Accepted", "check"]
-
-STACK = "-Xss64m"  # a long trace is one long literal, which SANY reads by recursion
-LONG = 3000  # lines from which on a JVM that compiles well is worth its start
-PROGRESS = re.compile(r"Progress\((\d+)\)")  # the depth, which is the line: each line is one step
-BUDGETS = ("Loss", "Dup", "Fail", "Unknown", "SaveFail", "LoadFail", "Evict", "Abort", "Revoke")
+__all__ = ["Accepted", "check", "check_all"]
 
 
 @dataclass
@@ -52,19 +42,56 @@ def check(folder: Path, on_progress: Callable[[int, int], None] = lambda done, l
 
     on_progress: told how many lines there are and how many of them TLC has judged: at its start, then about once a minute.
     """
+    (verdict,) = check_all([folder], on_progress)
+    if isinstance(verdict, Exception):
+        raise verdict
+    return verdict
+
+
+def check_all(
+    folders: Sequence[Path], on_progress: Callable[[int, int], None] = lambda done, lines: None
+) -> list[Accepted | SpecError | OSError | ValueError]:
+    """Judge many runs, in one JVM where they have one plan of slots: for each folder what `check` would return or raise.
+
+    on_progress: as in `check`, of the runs that are judged together; where several JVMs are needed, anew for each.
+    """
+    out: dict[int, Accepted | SpecError | OSError | ValueError] = {}
+    cases: dict[int, Case] = {}
+    for number, folder in enumerate(folders):
+        try:
+            cases[number], out[number] = _case(folder)
+        except (SpecError, OSError, ValueError) as error:
+            out[number] = error
+    for number, problem in zip(cases, judge(list(cases.values()), on_progress), strict=True):
+        if problem is not None:
+            out[number] = problem
+    return [out[number] for number in range(len(folders))]
+
+
+def _case(folder: Path) -> tuple[Case, Accepted]:
+    """What TLC is to judge of a run, and what will be said of it if it fits. Raises as `check`, before TLC is asked."""
     files = read_directory(folder)
     names = read_names(files)
     lines = merge(files)
     _substance(files)
-    records, repeated = encode(names, lines)
-    check_ranges(lines)
-    result = run(names, records, on_progress)
+    records, repeated, refused = encode(names, lines)
+    try:
+        check_ranges(lines if refused is None else lines[: refused[0]])
+    except TraceRefused as error:
+        refused = _index(lines, error)
     last = files["prefill"].lines[-1]
-    if problem := refusal(result, [*lines, Line(last.where, "both", "end", "Rest")], names):
-        raise problem
     events = Counter(line.op for line in lines if line.op)
     physical = Counter(line.kind for line in lines if line.physical)
-    return Accepted(folder, events, physical, len(names.runs), len(names.attempts), events["Write"], repeated)
+    accepted = Accepted(folder, events, physical, len(names.runs), len(names.attempts), events["Write"], repeated)
+    return Case(names, [*lines, Line(last.where, "both", "end", "Rest")], records, refused), accepted
+
+
+def _index(lines: list[Line], error: TraceRefused) -> tuple[int, str]:
+    """The line that a refusal names, and the reason. Raises it again if it names none."""
+    for index, line in enumerate(lines):
+        if line.where == error.where:
+            return index, error.why
+    raise error
 
 
 def _substance(files: dict[str, File]) -> None:
@@ -80,27 +107,17 @@ def _substance(files: dict[str, File]) -> None:
         raise TraceRefused(str(files["decode"].path), "the trace is trivial: no attempt was scheduled, and none failed")
 
 
-# ---- the trace in TLA+ ------------------------------------------------------------------------------------------------
-
-
-def tla(value: Any) -> str:
-    """A value as TLA+ writes it."""
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, dict):
-        return "[" + ", ".join(f"{name} |-> {tla(v)}" for name, v in value.items()) + "]"
-    if isinstance(value, tuple | list):
-        return "<<" + ", ".join(map(tla, value)) + ">>"
-    if isinstance(value, frozenset | set | range):
-        return "{" + ", ".join(map(tla, sorted(value))) + "}"
-    return str(value)
-
-
-def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int]:
-    """The lines as records of RunTrace's Log, and how many deliveries repeat an earlier one. Raises TraceRefused."""
-    records = [_physical(names, line) if line.physical else _event(names, line) for line in lines]
+def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int, tuple[int, str] | None]:
+    """The lines as records of RunTrace's Log, how many deliveries repeat an earlier one, and the first line, if any, that says
+    of itself what cannot be, with the reason: the records end before it."""
+    records: list[dict[str, Any]] = []
+    refused = None
+    for line in lines:
+        try:
+            records.append(_physical(names, line) if line.physical else _event(names, line))
+        except TraceRefused as error:
+            refused = (len(records), error.why)
+            break
     last: dict[str, int] = {}
     repeated = 0
     for index in range(len(records) - 1, -1, -1):
@@ -110,7 +127,7 @@ def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int]:
             record["keep"] = text in last
             repeated += record["keep"]
             last[text] = index
-    return records, repeated
+    return records, repeated, refused
 
 
 def _physical(names: Names, line: Line) -> dict[str, Any]:
@@ -142,33 +159,3 @@ def _event(names: Names, line: Line) -> dict[str, Any]:
         else:
             out[name] = value
     return out
-
-
-def run(names: Names, records: list[dict[str, Any]], on_progress: Callable[[int, int], None]) -> Result:
-    """Have TLC judge the records."""
-
-    def line(text: str) -> None:
-        if found := PROGRESS.search(text):
-            on_progress(min(int(found[1]), len(records)), len(records))
-
-    on_progress(0, len(records))
-    by_number = sorted((number, nonce) for nonce, number in names.attempts.items())
-    counts = [names.chunks.get(nonce, 1) for _, nonce in by_number]
-    log = ",\n".join(map(tla, [*records, {"op": "Rest"}]))
-    constants = {
-        "Layers": tla(range(1, names.plan.layers + 1)), "Shared": tla(names.plan.shared), "SharedSlots": names.plan.shared_slots,
-        "NumChunks": max(counts), "Runs": tla(range(1, len(names.runs) + 1)), "Attempts": tla(range(1, len(counts) + 1)),
-        "Blocks": tla(range(1, len(counts) + 1)), "ReadLease": tla(names.prefill.read_lease),
-    } | {f"Max{fault}": len(records) for fault in BUDGETS}  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="tidegate-trace-") as folder:
-        data, config = Path(folder) / "TraceData.tla", Path(folder) / "trace.cfg"
-        data.write_text(f"---- MODULE TraceData ----\nChunkCounts == {tla(counts)}\nLog == <<\n{log}\n>>\n====\n")
-        config.write_text(
-            "SPECIFICATION TraceSpec\nCONSTANTS\n" + "".join(f"    {name} = {value}\n" for name, value in constants.items())
-            + "    ChunksOf <- TraceChunks\nCONSTRAINT Judge\nVIEW TraceView\n"
-        )  # fmt: skip
-        module = root() / "tla" / "trace" / "RunTrace.tla"
-        if not module.exists():
-            raise SpecError(f"{module} is missing: run from a source checkout")
-        jvm = tlc.LIGHT if len(records) < LONG else ("-XX:+UseSerialGC",)
-        return tlc.run_tlc(module, config, library=[Path(folder), *library()], jvm=(STACK, *jvm), on_line=line)

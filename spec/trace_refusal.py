@@ -1,38 +1,46 @@
 """Explains a trace that TLC did not follow to its end.
 
-Rules: the explanation is TLC's: the rules that did not hold, the values that they speak of, and the steps that were enabled, as
-RunTrace printed them; numbers of runs and attempts are given back as the nonces of the trace.
+Rules: a refusal says four things: the first line that does not fit, the rules (conjuncts) that are false there, the state before it
+and what was possible instead, machine events and copies alike; all of them are TLC's, as RunTrace printed them; numbers of runs and
+attempts are given back as the nonces of the trace.
 """
 
 from __future__ import annotations
 
 import re
 
-from tidegate.spec.explain import as_function, event_text
-from tidegate.spec.tlc_output import Result
+from tidegate.spec.explain import as_function, event_text, value_text
+from tidegate.spec.paths import root
 from tidegate.spec.trace_lines import Line, TraceRefused
 from tidegate.spec.trace_names import Names
 from tidegate.spec.values import TRUE, Value, parse, show
+from tidegate.spec.vocabulary import Vocabulary, items
 
 __all__ = ["refusal"]
 
 SHOWN = 12
-PRINTED = re.compile(r'<<"(REFUSED|BROKEN|ENABLED)",\s*"(.*?)">>\s*(?=<<"(?:REFUSED|BROKEN|ENABLED)"|\Z)', re.DOTALL)
+KINDS = ("REFUSED", "BROKEN", "ENABLED", "DATAPATH")
+PRINTED = re.compile(
+    rf'<<"({"|".join(KINDS)})",\s*(\d+),\s*"(.*?)">>\s*(?=<<"(?:{"|".join(KINDS)}|ENDED)"|\Z)', re.DOTALL
+)  # fmt: skip
 
 
-def refusal(result: Result, lines: list[Line], names: Names) -> TraceRefused | None:
-    """What is wrong with the trace, or None. lines: as TLC saw them, the last one being Rest."""
-    said: dict[str, list[Value]] = {"REFUSED": [], "BROKEN": [], "ENABLED": []}
-    for kind, text in PRINTED.findall(result.printed):
-        said[kind].append(parse(_unquoted(text)))
+def refusal(printed: str, which: int, lines: list[Line], names: Names, why: str = "") -> TraceRefused | None:
+    """What TLC said against one trace, or None.
+
+    printed: all that RunTrace printed; which: the trace's number in it; lines: as TLC saw them, the last one being Rest; why:
+    the reason, where it was found elsewhere and TLC only shows the state.
+    """
+    said: dict[str, list[Value]] = {kind: [] for kind in KINDS}
+    for kind, number, text in PRINTED.findall(printed):
+        if int(number) == which:
+            said[kind].append(parse(_unquoted(text)))
     for kind in ("BROKEN", "REFUSED"):
         if said[kind]:
-            number, rules, about = (v for _, v in sorted(said[kind][0][1]))
-            line = lines[number - 1]
-            return _explained(kind, line, sorted(rules), about, said["ENABLED"], names)
-    if result.distinct <= len(lines):
-        line = lines[min(result.distinct, len(lines)) - 1]
-        return TraceRefused(line.where, f"{line} is no step of System here")
+            at, rules, about = (v for _, v in sorted(said[kind][0][1]))
+            line = lines[at - 1]
+            rules = sorted(rules)
+            return _explained(kind, line, rules, about, _possible(said, line, names), names, why if rules == ["Show"] else "")
     return None
 
 
@@ -41,27 +49,42 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\n\s*", " ", text).replace('\\"', '"').replace("\\\\", "\\")
 
 
-def _explained(kind: str, line: Line, rules: list[str], about: Value, enabled: list[Value], names: Names) -> TraceRefused:
-    end = line.op == "Rest"
+def _explained(
+    kind: str, line: Line, rules: list[str], about: Value, possible: tuple[str, ...], names: Names, why: str
+) -> TraceRefused:
     if kind == "BROKEN":
-        why = f"after {line}, {', '.join(rules)} of System.tla does not hold"
-        return TraceRefused(line.where, why, _state("state after it", about, names))
-    what = "the trace ends too early" if end else f"{line} does not fit"
-    why = f"{what}; false: {'; '.join(rules)}" if rules else f"{line} is no step of System here"
-    possible = list(dict.fromkeys(event_text(e) for e in enabled if not _silent(e)))
-    ops = [p for p in possible if p.split("(")[0] == line.op] + [p for p in possible if p.split("(")[0] != line.op]
-    more = [f"enabled was: {'; '.join(ops[:SHOWN])}{f' and {len(ops) - SHOWN} more' if len(ops) > SHOWN else ''}"] if ops else []
-    return TraceRefused(line.where, why, (*_state("state before it", about, names), *([] if end else more)))
+        words = Vocabulary(root() / "tla" / "system" / "System.tla")
+        broken = "; ".join(f"{name} of System.tla does not hold: {words.comment(name)}" for name in rules)
+        return TraceRefused(line.where, f"after {line}, {broken}", _state("state after it", about, names))
+    what = "the trace ends too early" if line.op == "Rest" else f"{line} does not fit"
+    return TraceRefused(line.where, why or f"{what}; false: {'; '.join(rules)}", (*_state("state before it", about, names), *possible))
 
 
-def _silent(event: Value) -> bool:
-    """The network's own doing, which leaves no line."""
+def _possible(said: dict[str, list[Value]], line: Line, names: Names) -> tuple[str, ...]:
+    """What could have come instead of a line, the likeliest first."""
+    events = list(dict.fromkeys(event_text(e) for e in said["ENABLED"] if not _silent(e, names)))
+    events = [p for p in events if p.split("(")[0] == line.op] + [p for p in events if p.split("(")[0] != line.op]
+    steps = [items(step) or [] for step in sorted(said["DATAPATH"][0], key=show)] if said["DATAPATH"] else []
+    copies = [f"{what}_{when} of {value_text(step)}" for what, when, step in steps]
+    copies.sort(key=lambda text: text.split(" ")[0] != line.kind)
+    out = [f"enabled was: {_some(events) or 'no machine event'}", f"the data path could: {_some(copies) or 'do nothing'}"]
+    return tuple(reversed(out) if line.physical else out)
+
+
+def _some(texts: list[str]) -> str:
+    return "; ".join(texts[:SHOWN]) + (f"; and {len(texts) - SHOWN} more" if len(texts) > SHOWN else "")
+
+
+def _silent(event: Value, names: Names) -> bool:
+    """The network's own doing, which leaves no line, and attempts that another trace has."""
     fields = as_function(event) or {}
-    return fields.get("op") == "Lose" or fields.get("keep") == TRUE
+    foreign = fields.get("op") == "Admit" and fields.get("attempt", 0) > len(names.attempts)
+    return foreign or fields.get("op") == "Lose" or fields.get("keep") == TRUE
 
 
 def _state(title: str, about: Value, names: Names) -> tuple[str, ...]:
     numbers = [f"{what} {n} is {nonce}" for what, of in (("run", names.runs), ("attempt", names.attempts)) for nonce, n in of.items()]
     fields = as_function(about) or {}
-    lines = [f"  {name}: {show(value)}" for name, value in sorted(fields.items()) if name != "op"]
-    return (f"{title} (runs and attempts by number: {', '.join(numbers[:6])}{', ...' if len(numbers) > 6 else ''}):", *lines)
+    lines = [f"  {name}: {value_text(value)}" for name, value in sorted(fields.items()) if name != "op"]
+    known = f"runs and attempts by number: {', '.join(numbers[:6])}{', ...' if len(numbers) > 6 else ''}"
+    return (f"{title} ({known}; 1·2·3 is run 1, chunk 2, layer 3):", *lines)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,8 @@ from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import transfer as TR
 from tidegate.protocol.messages import ReadDone
 from tidegate.protocol.prefill import PrefillSession
-from tidegate.spec import trace_lines
-from tidegate.spec.trace import check
+from tidegate.spec import trace, trace_judge, trace_lines
+from tidegate.spec.trace import check, check_all
 from tidegate.spec.trace_lines import TraceRefused, Unreadable
 
 
@@ -168,11 +169,34 @@ SCENARIOS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory, honest):
+    """The verdict on every scenario and every tampered run, all from one JVM."""
+    top, folders, jvms = tmp_path_factory.mktemp("judged"), {}, []
+    for name, scenario in SCENARIOS.items():
+        pair = Pair(top / name)
+        scenario(pair)
+        folders[name] = pair.close()
+    folders |= {name: retold(honest, top / name, role, change) for name, (role, change, _) in TAMPERED.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_judge, "run", lambda cases, told, real=trace_judge.run: jvms.append(len(cases)) or real(cases, told))
+        verdicts = dict(zip(folders, check_all(list(folders.values())), strict=True))
+    return verdicts, jvms
+
+
+def test_one_jvm_judges_many_traces(judged):
+    """All but those of another form; what Python refuses is only shown its state there."""
+    verdicts, jvms = judged
+    assert len(verdicts) == len(SCENARIOS) + len(TAMPERED)
+    assert len(jvms) == 1
+    assert max(jvms) > 25
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_faults_are_accepted(name, tmp_path):
-    pair = Pair(tmp_path / "run")
-    SCENARIOS[name](pair)
-    accepted = check(pair.close())
+def test_faults_are_accepted(name, judged):
+    accepted = judged[0][name]
+    if isinstance(accepted, Exception):
+        raise accepted
     assert accepted.attempts >= 1
     assert accepted.physical["write_begin"] >= 1
 
@@ -351,11 +375,74 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_tampering_is_refused_for_its_reason(name, honest, tmp_path):
-    role, change, reason = TAMPERED[name]
-    with pytest.raises(TraceRefused, match=reason) as caught:
-        check(retold(honest, tmp_path / "run", role, change))
-    assert f"{tmp_path}" in caught.value.where
+def test_tampering_is_refused_for_its_reason(name, judged):
+    verdict, reason = judged[0][name], TAMPERED[name][2]
+    assert isinstance(verdict, TraceRefused)
+    assert re.search(reason, str(verdict)), str(verdict)
+    assert f"/{name}/" in verdict.where
+
+
+FORM = {
+    "a delivery before its send", "a reused run", "a reused attempt", "READ_DONE that nobody sent", "READ_DONE that never came",
+    "a truncated trace", "another format", "no header", "an empty file", "nothing but a header", "an event of the other side",
+}  # fmt: skip
+"""Refused before there is an order of lines, so before there is a state."""
+
+
+@pytest.mark.parametrize("name", [name for name in TAMPERED if name not in FORM])
+def test_a_refusal_says_line_reason_state_and_what_was_possible(name, judged):
+    verdict = judged[0][name]
+    assert re.search(r"-0\.jsonl:\d+$", verdict.where)
+    assert verdict.why
+    text = "\n".join(verdict.more)
+    assert re.search(r"state before it \(.*\):\n  \w+: ", text)
+    assert re.search(r"^enabled was: \w+", text, re.MULTILINE)
+    assert re.search(r"^the data path could: \w+", text, re.MULTILINE)
+
+
+def test_together_or_alone_a_trace_is_judged_alike(judged, honest, tmp_path):
+    name = "a torn save"
+    with pytest.raises(TraceRefused) as caught:
+        check(retold(honest, tmp_path / name, *TAMPERED[name][:2]))
+    assert [caught.value.why, *caught.value.more] == [judged[0][name].why, *judged[0][name].more]
+
+
+def test_a_trace_whose_end_tlc_does_not_tell_is_judged_again(honest, monkeypatch):
+    """Planted: TLC falls silent about one of two traces."""
+    real, asked = trace_judge.run, []
+
+    def silent(cases, told):
+        asked.append(len(cases))
+        result = real(cases, told)
+        if len(cases) == 2:
+            result.printed = result.printed.replace('<<"ENDED", 2, "">>', "")
+        return result
+
+    monkeypatch.setattr(trace_judge, "run", silent)
+    assert [type(v).__name__ for v in check_all([honest, honest])] == ["Accepted", "Accepted"]
+    assert asked == [2, 1]
+
+
+def test_a_broken_property_is_shown_with_the_state_before_it(honest, monkeypatch, tmp_path):
+    """Planted: a rule of the trace is dropped, so only a property of System notices."""
+    case, _ = trace._case(retold(honest, tmp_path / "run", P, early_claim))
+    line = next(n for n, one in enumerate(case.lines) if one.op == "Claim" and n > 10)
+    said = f'<<"BROKEN", 1, "<<{line + 1}, {{\\"ReuseSafe\\"}}, [slot |-> 1]>>">>'
+    real = trace_judge.run
+    first = []
+
+    def broken(cases, told):
+        result = real(cases, told)
+        if not first:
+            first.append(1)
+            result.printed = said
+        return result
+
+    monkeypatch.setattr(trace_judge, "run", broken)
+    (verdict,) = trace_judge.judge([case], lambda done, lines: None)
+    text = str(verdict)
+    assert "ReuseSafe of System.tla does not hold: nobody who reads a slot" in text
+    assert text.index("state after it") < text.index("state before it") < text.index("enabled was: ")
 
 
 def test_a_gap_a_broken_line_and_a_missing_file(honest, tmp_path):
@@ -404,7 +491,7 @@ def test_the_explanation_shows_the_state_and_what_was_possible(honest, tmp_path)
     text = str(caught.value)
     assert "prefill-0.jsonl:" in caught.value.where
     assert "state before it" in text
-    assert 'phase |-> "draining"' in text
+    assert "phase=draining" in text
     assert "enabled was: " in text
     assert "Lose(" not in text
     assert f"run 1 is {nonce('run 0')}" in text

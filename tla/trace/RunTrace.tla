@@ -1,25 +1,29 @@
 ----------------------------- MODULE RunTrace ------------------------------
 (***************************************************************************)
-(* Is a recorded run a behaviour of System?  Log (module TraceData, written *)
-(* from the run's files, merged) is its lines, at the next one.  Each line  *)
-(* takes the one step that it names, with its arguments, so a run costs no *)
-(* search: one state for each line, and VIEW at tells them apart.           *)
+(* Are recorded runs behaviours of System?  Logs (module TraceData, written *)
+(* from the runs' files, merged) are their lines; which is the run, Log its *)
+(* lines, at the next one.  Each line takes the one step that it names,    *)
+(* with its arguments, so a run costs no search: one state for each line,  *)
+(* and VIEW which and at tell them apart.  Runs judged together differ in  *)
+(* nothing but their lines and how many chunks their attempts have.        *)
 (*                                                                         *)
-(* A run fits if at passes the last line.  Where it does not, the line, the *)
-(* rules that do not hold, the state that they speak of and the steps that *)
-(* were enabled are printed.  Judge does the same for a safety property of *)
-(* System that the line broke.                                             *)
+(* A run fits if at passes the last line: ENDED is printed.  Where it does *)
+(* not, the line, the rules that do not hold, the state that they speak of *)
+(* and the steps that were enabled are printed.  Judge does the same for a *)
+(* safety property of System that the line broke.                          *)
 (***************************************************************************)
 EXTENDS TraceRules, TLC, TraceData
 
-VARIABLE at     \* not l, nor open: System has parameters and definitions of these names, and TLC confuses them
+VARIABLES which, at     \* not l, nor open: System has parameters and definitions of these names, and TLC confuses them
 
-TraceChunks(a) == ChunkCounts[a]
+Log == Logs[which]
+TraceChunks(a) == ChunkCounts[which][a]
 
 TraceInit == /\ Init
              /\ seen = [t \in Transfers |-> Unseen]
              /\ under = {}
              /\ loaded = {}
+             /\ which \in 1..Len(Logs)
              /\ at = 1
 
 \* A timer sends again whether or not an earlier copy is still in flight; if it is, nothing changes.
@@ -65,20 +69,34 @@ About(line) ==
              (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
              [net |-> {m \in net : m.op = line.message.op}]
       [] line.op = "Evict" -> [object |-> pool[line.object]]
-      [] line.op = "Rest" -> [open |-> under, io |-> io, attempts |-> [a \in Attempts |-> attempts[a].phase],
+      [] line.op = "Rest" -> [open |-> under, io |-> io, attempts |-> [a \in {x \in Attempts : Known(x)} |-> attempts[a].phase],
                               held |-> {t \in Transfers : transfers[t].phase = "held"}, net |-> net]
       [] "attempt" \in DOMAIN line /\ "transfer" \notin DOMAIN line -> AboutAttempt(line.attempt)
       [] OTHER -> AboutTransfer(line.transfer)
+AboutLine(line) == IF line.op # "Show" THEN About(line)
+                   ELSE IF "transfer" \in DOMAIN line THEN AboutTransfer(line.transfer) ELSE About([op |-> "Rest"])
+
+\* What the data path could have done instead: begin a copy that a session has begun, end one that is open.
+Path(what, when, ts) == {<<what, when, t>> : t \in ts}
+DataPath ==
+    {<<x.what, "end", x.transfer>> : x \in under} \cup
+    Path("attend", "begin", {x.transfer : x \in {y \in io : /\ y.op = "attend" /\ ~seen[y.transfer].attended
+                                                           /\ Under("attend", y.transfer) = {}}}) \cup
+    Path("save", "begin", {x.transfer : x \in {y \in io : /\ y.op = "save" /\ seen[y.transfer].saved = None
+                                                         /\ Under("save", y.transfer) = {}}}) \cup
+    Path("read", "begin", {x.transfer : x \in {y \in io : y.op = "read" /\ ~seen[y.transfer].began}}) \cup
+    Path("load", "begin", {x.transfer : x \in {y \in io : y.op = "load" /\ Under("load", y.transfer) = {}}})
 
 False(line) == LET needs == Needs(line) IN {needs[i][1] : i \in {k \in 1..Len(needs) : ~needs[k][2]}}
 Fits(line) == LET needs == Needs(line) IN \A i \in 1..Len(needs) : needs[i][2]
 
 Explain(line) ==
-    /\ PrintT(<<"REFUSED", ToString(<<at, False(line), About(line)>>)>>)
+    /\ PrintT(<<"REFUSED", which, ToString(<<at, False(line), AboutLine(line)>>)>>)
+    /\ PrintT(<<"DATAPATH", which, ToString(DataPath)>>)
     /\ Next
-    /\ PrintT(<<"ENABLED", ToString(ev')>>)
+    /\ PrintT(<<"ENABLED", which, ToString(ev')>>)
     /\ FALSE
-    /\ UNCHANGED <<seen, under, loaded, at>>
+    /\ UNCHANGED <<seen, under, loaded, which, at>>
 
 Forget(line) == IF line.op = "LoadEnd" THEN loaded' = {x \in loaded : x[1] # line.transfer} ELSE UNCHANGED loaded
 
@@ -89,8 +107,9 @@ TraceNext ==
        ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
                                        ELSE Told(line) /\ Forget(line) /\ UNCHANGED <<seen, under>>
             /\ at' = at + 1
+            /\ UNCHANGED which
 
-TraceSpec == TraceInit /\ [][TraceNext]_<<vars, seen, under, loaded, at>>
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, seen, under, loaded, which, at>>
 
 \* The safety of System, by name, after each machine event.  What only grows slowly is asked about the work that the line
 \* names, and in full at the end: AckIdentity and OneVerdict of every transfer would cost more than all the rest.
@@ -113,8 +132,9 @@ Safety(line) ==
 Broken(line) == LET safety == Safety(line) IN {safety[i][1] : i \in {k \in 1..Len(safety) : ~safety[k][2]}}
 Judge == IF at = 1 \/ Log[at - 1].op = "physical" THEN TRUE
          ELSE LET line == Log[at - 1]  broken == Broken(line) IN
-              IF broken = {} THEN TRUE ELSE PrintT(<<"BROKEN", ToString(<<at - 1, broken, About(line)>>)>>) /\ FALSE
-\* at alone tells states apart.  What else stands here is for speed: TLC leaves a function [x \in S |-> e] unevaluated until
+              IF broken = {} THEN IF line.op = "Rest" THEN PrintT(<<"ENDED", which, "">>) ELSE TRUE
+                             ELSE PrintT(<<"BROKEN", which, ToString(<<at - 1, broken, About(line)>>)>>) /\ FALSE
+\* which and at alone tell states apart.  What else stands here is for speed: TLC leaves a function [x \in S |-> e] unevaluated until
 \* somebody looks at all of it, and each would drag along the states before it.
-TraceView == IF at = 1 THEN <<at, vars, seen>> ELSE <<at, pool, slots, runs>>
+TraceView == IF at = 1 THEN <<which, at, vars, seen>> ELSE <<which, at, pool, slots, runs>>
 ===============================================================================

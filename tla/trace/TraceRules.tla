@@ -161,7 +161,8 @@ EventNeeds(line) ==
              <<<<"every copy has ended", under = {}>>,
                <<"every copy that a session began was reported to it", io = {}>>,
                <<"every attempt was scheduled or has failed",
-                 \A a \in Attempts : attempts[a].phase \in {"scheduled", "released", "failed"}>>>>
+                 \A a \in Attempts : attempts[a].phase \in {"idle", "scheduled", "released", "failed"}>>>>      \* idle: another run's
+      [] op = "Show" -> <<<<"Show", FALSE>>>>      \* refused elsewhere: only the state is asked for
 
 Needs(line) == IF line.op = "physical" THEN PhysicalNeeds(line) ELSE EventNeeds(line)
 
