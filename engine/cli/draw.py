@@ -84,7 +84,7 @@ def museum(name: Annotated[str, typer.Argument(metavar="NAME", help="A property 
         result = show(bug)
         if not result.trace:
             raise SpecError(f"with this bug planted TLC finds no violation in {bug.configuration}: {bug.mistake}")
-        shown = explain(result, model.module, model.config, title=bug.mistake, changed={bug.module: plant(bug)})
+        shown = explain(result, model.module, model.config, title=bug.mistake, changed=plant(bug))
         _drawn(shown, out or Path(f"{name}.svg"))
 
 
