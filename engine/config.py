@@ -34,6 +34,7 @@ from tidegate.protocol.topology import SlotPlan
 __all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
 
 GIB = 1 << 30
+CACHES = {"main": ("main", "attn"), "index": ("indexer", "indexer.k_cache")}  # rows -> kind of cache, its name in a layer
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,16 +113,16 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return msgspec.structs.replace(self, checkpoint=str(folder), model={"dtype": model.config.dtype})
 
     def caches(self) -> dict[str, CacheSpec]:
-        """What Prefill registers: a main and an indexer cache for each layer, all in the same blocks."""
-        model = self.model_config()
-
-        def cache(kind: str, width: int) -> CacheSpec:
-            size = self.prefill_blocks * self.block_size * width * model.torch_dtype.itemsize
-            return CacheSpec(kind=kind, dtype=model.dtype, widths=(width,), block_size=self.block_size, bytes=size)
-
-        main, indexer = cache("main", model.main_width), cache("indexer", model.index_width)
-        layers = [f"model.layers.{layer}.self_attn." for layer in range(model.cache_layers)]
-        return {name + "attn": main for name in layers} | {name + "indexer.k_cache": indexer for name in layers}
+        """What Prefill registers: a main cache for each layer, an indexer cache for each that has an indexer, all in the same blocks."""
+        model, found = self.model_config(), {}
+        for layer in range(model.cache_layers):
+            for rows, (dtype, width) in model.row_kinds(layer).items():
+                kind, name = CACHES[rows]
+                size = self.prefill_blocks * self.block_size * width * DTYPES[dtype].itemsize
+                found[f"model.layers.{layer}.self_attn.{name}"] = CacheSpec(
+                    kind=kind, dtype=dtype, widths=(width,), block_size=self.block_size, bytes=size
+                )
+        return found
 
     def layer_plan(self) -> LayerPlan:
         """Which buffers there are; ConfigError where the layers cannot be planned so."""
@@ -200,6 +201,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.block_size < 1 or (self.hot_buffer >= model.index_topk and self.hot_buffer % self.block_size == 0),
              f"topk_buffer_size is {self.hot_buffer}: a hot buffer is made of whole blocks of {self.block_size} tokens and holds what one "
              f"step reads, index_topk = {model.index_topk} rows; give {self._hot_buffer(model.index_topk)}, or another block_size"),
+            ("shared" not in model.indexer_types,
+             "indexer_types has shared layers: the model computes them and the planner gives them no indexer cache, but Prefill and "
+             "Decode do not carry such caches yet; run a model whose layers are all full"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
             *((0 <= port < 65536, f"{name} is {port}: between 1 and 65535, or 0 for a free one") for name, port in self.ports.items()),
             *((one == 0 or one != other, f"{name} and {second} are both {one}: give each server its own port, or 0 for a free one")

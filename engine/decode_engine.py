@@ -75,7 +75,7 @@ class DecodeEngine:
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
     Without `attach`, START goes to the Prefill that introduced itself, and failures to `failed`.
-    Call `append`, `index_rows`, `select` and `finish` from one thread, the one that decodes; everything else from any.
+    Call `append`, `index_rows`, `select`, `rollback` and `finish` from one thread, the one that decodes; everything else from any.
     OSError where there is no memory, or the port is taken.
     """
 
@@ -215,6 +215,12 @@ class DecodeEngine:
         step = hot.look_up(layer, readers, topk)  # 4: hits, slots for misses, evictions
         hot.fetch(layer, readers, step)  # 5: misses only
         return Selected(tuple(part[layer] for part in hot.memory), step.rows, step.slots)  # 6: positions as slots
+
+    def rollback(self, attempt: int, length: int) -> None:
+        """Drafts were refused: only the first `length` tokens of `attempt` have rows now, in every layer that has more.  KeyError as
+        `append`.
+        """
+        self._reader(attempt).rollback(length)
 
     def finish(self, attempt: int) -> None:
         """Inference of `attempt` has ended: its memory goes to others, and nothing above may name it again."""

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tidegate.engine.decode_engine import DecodeEngine
 from tidegate.engine.model import Rows
 
-__all__ = ["AttemptBatch"]
+__all__ = ["AttemptBatch", "AttemptStore"]
 
 
 class AttemptBatch:
@@ -47,3 +47,16 @@ class AttemptBatch:
             for i, row, slot in zip(some, rows.tolist(), slots, strict=True):
                 found[i] = hot[row].index_select(0, slot[: len(positions[i])])
         return [found[i] for i in range(len(positions))]
+
+
+class AttemptStore:
+    """`SpeculativeStore` of attempts, each known by its nonce."""
+
+    def __init__(self, engine: DecodeEngine) -> None:
+        self._engine = engine
+
+    def batch(self, steps: Sequence[tuple[int, int, int]]) -> AttemptBatch:
+        return AttemptBatch(self._engine, steps)
+
+    def rollback(self, request: int, length: int) -> None:
+        self._engine.rollback(request, length)

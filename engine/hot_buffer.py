@@ -62,6 +62,13 @@ class Reader:
         self.keep[layer] = min(self.keep[layer], position)
         self.lengths[layer] = position + 1
 
+    def rollback(self, length: int) -> None:
+        """Only the first `length` tokens have rows now, in every layer that has more; hot copies of the others are stale."""
+        if length < 0:
+            raise ValueError(f"attempt {self.attempt} is rolled back to {length} tokens: 0 or more stay")
+        self.keep = [min(keep, length) for keep in self.keep]
+        self.lengths = [min(before, length) for before in self.lengths]
+
 
 class HotBuffers:
     """`hot` slots for each of `rows` rows and each layer of `pool`, the parts of main KV.

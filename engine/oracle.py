@@ -1,4 +1,4 @@
-"""The published implementation as judge: logits of a run against transformers' DeepseekV32, in float64, chunk by chunk.
+"""The published implementation as judge: logits of a run against transformers' model of its type, in float64, chunk by chunk.
 
 Rules: transformers shares with us the checkpoint and nothing else; its top-k is made stable (lowest position first), because torch
 breaks ties as it likes; it is imported when asked for and at no other time; where the two read other rows of the context, the first
@@ -179,8 +179,9 @@ class _Judge(TorchFunctionMode):
 
         hooks = []
         for number, layer in enumerate(layers):
-            hooks.append(layer.self_attn.indexer.register_forward_pre_hook(enter(number)))
-            hooks.append(layer.self_attn.indexer.register_forward_hook(lambda *_: setattr(self, "layer", None)))
+            if (indexer := layer.self_attn.indexer) is not None:  # the layer shares another's
+                hooks.append(indexer.register_forward_pre_hook(enter(number)))
+                hooks.append(indexer.register_forward_hook(lambda *_: setattr(self, "layer", None)))
         try:
             with self:
                 yield
@@ -210,7 +211,7 @@ def _theirs(folder: str | Path) -> Any:
     log.disable_progress_bar()
     try:
         options = {"attn_implementation": "eager", "experts_implementation": "eager", "local_files_only": True}
-        return transformers.DeepseekV32ForCausalLM.from_pretrained(folder, dtype=torch.float64, **options).eval()
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **options).eval()
     finally:
         log.set_verbosity(before)
 

@@ -9,6 +9,7 @@ from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, 
 from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.model.network import Model, greedy
 from tidegate.engine.model.reference import ResidentKV, reference_generate, reference_prefill
+from tidegate.engine.model.speculation import RollbackKV, SeparateStore, Speculating, SpeculativeStore, speculate
 from tidegate.engine.model.storage import Chunk, DecodeBatch, DecodeKV, PrefillKV, Rows
 from tidegate.engine.model.tensor_parallel import ALONE, GlooRanks, RankLost, TensorParallel
 from tidegate.engine.model.tokens import Tokenizer
@@ -26,7 +27,11 @@ __all__ = [
     "PrefillKV",
     "RankLost",
     "ResidentKV",
+    "RollbackKV",
     "Rows",
+    "SeparateStore",
+    "Speculating",
+    "SpeculativeStore",
     "TensorParallel",
     "Tokenizer",
     "check_checkpoint",
@@ -37,4 +42,5 @@ __all__ = [
     "reference_generate",
     "reference_prefill",
     "save_checkpoint",
+    "speculate",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_positions, wide
-from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.config import MODEL_TYPES, ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
 from tidegate.engine.model.shards import Shard, is_cut
 from tidegate.engine.model.storage import Rows
@@ -33,7 +33,7 @@ class Projected(NamedTuple):
 
     queries: tuple[Tensor, ...]  # for each part of this rank [n, heads of the part, main_width], absorbed
     rows: Rows  # to store, [n, width]
-    index_query: Tensor  # [index heads, n, index_width], wide
+    index_query: Tensor  # [index heads, n, index_width], wide; of a layer without an indexer, no heads
     index_weight: Tensor  # [index heads, n], wide, scaled
 
 
@@ -77,6 +77,8 @@ class Attention:
         kept = {name: t for name, t in weights.items() if name.startswith(prefix) and not is_cut(name)}
         self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in kept.items()}
         self.scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
+        self.has_indexer = "indexer.wk" in self.w
+        self._rotate_index = rotate_interleaved if MODEL_TYPES[config.model_type] else rotate_halves
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
     def rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Rows:
@@ -84,27 +86,35 @@ class Attention:
         c, w = self.config, self.w
         latent, key = functional.linear(x, w["kv_a_proj_with_mqa"]).tensor_split([c.kv_lora_rank], -1)
         main = [rms_norm(latent, w["kv_a_layernorm"], INNER_EPS), rotate_interleaved(key, cos, sin)]
-        index_key = functional.linear(x, w["indexer.wk"])
-        norm, bias = (w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
-        index_key = functional.layer_norm(index_key, (c.index_head_dim,), norm, bias, 1e-6)
-        return {"main": torch.cat(main, -1), "index": self._rotate_head(index_key, cos, sin)}
+        return {"main": torch.cat(main, -1), **(self._index_rows(x, cos, sin) if self.has_indexer else {})}
+
+    def _index_rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Rows:
+        index_key = functional.linear(x, self.w["indexer.wk"])
+        norm, bias = (self.w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
+        index_key = functional.layer_norm(index_key, (self.config.index_head_dim,), norm, bias, 1e-6)
+        return {"index": self._rotate_head(index_key, cos, sin)}
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> Projected:
         """Queries and rows; arguments as `rows`."""
-        c, w, n = self.config, self.w, x.shape[0]
+        w = self.w
         residual = rms_norm(functional.linear(x, w["q_a_proj"]), w["q_a_layernorm"], INNER_EPS)
-        index_query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
-        index_weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
-        return Projected(
-            queries=tuple(heads.query(residual, cos, sin) for heads in self.heads),
-            rows=self.rows(x, cos, sin),
-            index_query=wide(self._rotate_head(index_query, cos, sin)).transpose(0, 1).contiguous(),
-            index_weight=(wide(index_weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
+        queries = tuple(heads.query(residual, cos, sin) for heads in self.heads)
+        return Projected(queries, self.rows(x, cos, sin), *self._index_queries(x, residual, cos, sin))
+
+    def _index_queries(self, x: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        c, w, n = self.config, self.w, len(x)
+        if not self.has_indexer:
+            return wide(x).new_empty(0, n, c.index_head_dim), wide(x).new_empty(0, n)
+        query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
+        weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
+        return (
+            wide(self._rotate_head(query, cos, sin)).transpose(0, 1).contiguous(),
+            (wide(weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),
         )
 
     def _rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rope = self.config.qk_rope_head_dim
-        return torch.cat([rotate_halves(x[..., :rope], cos, sin), x[..., rope:]], -1)
+        return torch.cat([self._rotate_index(x[..., :rope], cos, sin), x[..., rope:]], -1)
 
     def outputs(self, latents: Sequence[Tensor]) -> list[Tensor]:
         """What each part adds to the hidden states, [n, hidden], of its latents [n, heads of the part, kv_lora_rank]."""

@@ -92,7 +92,7 @@ def _checked(folder: Path, dtype: str) -> tuple[ModelConfig, dict[str, Stored]]:
 
 
 def save_checkpoint(model: Model, folder: str | Path) -> None:
-    """Write `model` into the new `folder`; transformers' DeepseekV32ForCausalLM.from_pretrained reads it too.
+    """Write `model` into the new `folder`; transformers' AutoModelForCausalLM.from_pretrained reads it too.
 
     Raises CheckpointError where `folder` is there already or the model has only one rank's weights, and OSError where it cannot be
     written.

@@ -26,13 +26,20 @@ EIGHTS = (
     "hidden_size", "intermediate_size", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
     "v_head_dim",
 )  # fmt: skip
+# The published family, and whether the indexer rotates interleaved pairs, as the main key does, or halves.
+MODEL_TYPES = {"deepseek_v32": False, "glm_moe_dsa": True}
 MAY_BE_ZERO = ("first_k_dense_replace", "n_shared_experts", "num_nextn_predict_layers")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the model; the defaults are the demo's.  Raises ValueError for a shape that cannot be computed."""
+    """Sizes of the model; the defaults are the demo's.  Raises ValueError for a shape that cannot be computed.
 
+    indexer_types: of each layer but the MTP layer "full", or "shared" for one that has no indexer and attends to what the last full
+    layer before it chose; left out, all are full.
+    """
+
+    model_type: str = "deepseek_v32"
     vocab_size: int = 264
     hidden_size: int = 256
     intermediate_size: int = 512
@@ -49,6 +56,7 @@ class ModelConfig:
     index_topk: int = 64
     index_n_heads: int = 32
     index_head_dim: int = 128
+    indexer_types: tuple[str, ...] = ()
     n_routed_experts: int = 4
     n_shared_experts: int = 1
     num_experts_per_tok: int = 2
@@ -81,6 +89,8 @@ class ModelConfig:
         return [
             *eights,
             (experts % 4 == 0, f"n_routed_experts is {experts}: give a multiple of 4, or results depend on the batch"),
+            (self.model_type in MODEL_TYPES, f"model_type is {self.model_type!r}: choose one of {', '.join(MODEL_TYPES)}"),
+            *self._indexer_rules(),
             (self.dtype in DTYPES, f"dtype is {self.dtype!r}: choose one of {', '.join(DTYPES)}"),
             (rope <= index, f"qk_rope_head_dim is {rope}: it must be at most index_head_dim ({index})"),
             (self.num_experts_per_tok <= experts, f"num_experts_per_tok is {self.num_experts_per_tok}: there are {experts} experts"),
@@ -94,6 +104,21 @@ class ModelConfig:
              f"{experts // self.n_group * self.topk_group} experts"),
             (self.num_nextn_predict_layers <= 1, f"num_nextn_predict_layers is {self.num_nextn_predict_layers}: 0 or 1 is computed"),
         ]  # fmt: skip
+
+    def _indexer_rules(self) -> list[tuple[bool, str]]:
+        types, layers = self.indexer_types, self.num_hidden_layers
+        strange = sorted(set(types) - {"full", "shared"})
+        return [
+            (not strange, f"indexer_types has {strange}: a layer is full or shared"),
+            (len(types) in (0, layers), f"indexer_types has {len(types)} entries: there are {layers} layers (num_hidden_layers)"),
+            (types[:1] != ("shared",), "indexer_types begins with 'shared': no layer before the first has chosen anything"),
+            ("shared" not in types or self.model_type == "glm_moe_dsa",
+             f"indexer_types shares, which {self.model_type} does not: model_type glm_moe_dsa does"),
+        ]  # fmt: skip
+
+    def has_indexer(self, layer: int) -> bool:
+        """Has `layer` (from 0; the MTP layer has) an indexer of its own?"""
+        return layer >= len(self.indexer_types) or self.indexer_types[layer] == "full"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -132,7 +157,8 @@ class ModelConfig:
 
     def row_kinds(self, layer: int) -> dict[str, tuple[str, int]]:
         """(dtype, elements) of each kind of row that a token has in `layer`: "main", then the indexer's."""
-        return {"main": (self.dtype, self.main_width), "index": (self.dtype, self.index_width)}
+        main = {"main": (self.dtype, self.main_width)}
+        return main | {"index": (self.dtype, self.index_width)} if self.has_indexer(layer) else main
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -144,4 +170,5 @@ class ModelConfig:
         if unknown := sorted(set(fields) - known):
             raise ValueError(f"unknown model field {', '.join(unknown)}: this model has {', '.join(sorted(known))}")
         rope = fields.get("rope", {})
-        return cls(**{**fields, "rope": rope if isinstance(rope, Rope) else Rope(**rope)})
+        types = tuple(fields.get("indexer_types") or ())
+        return cls(**{**fields, "rope": rope if isinstance(rope, Rope) else Rope(**rope), "indexer_types": types})

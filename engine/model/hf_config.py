@@ -1,4 +1,4 @@
-"""Between a Hugging Face `config.json` of the DeepSeek-V3.2 family and a `ModelConfig`.
+"""Between a Hugging Face `config.json` of the DeepSeek-V3.2 family (GLM-5 is of it) and a `ModelConfig`.
 
 Rules: a field that changes a number is computed or refused, by its name and with the way out, never passed over; a field that this
 reader has not heard of is refused too, because it may be one of those; all that is wrong is said at once.
@@ -10,12 +10,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.engine.model.config import BOS, EOS, ModelConfig
+from tidegate.engine.model.config import BOS, EOS, MODEL_TYPES, ModelConfig
 from tidegate.engine.model.rope import Rope
 
 __all__ = ["config_from_hf", "config_to_hf"]
 
-MODEL_TYPE = "deepseek_v32"
+ARCHITECTURES = {"deepseek_v32": "DeepseekV32ForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM"}
 NEEDED = (
     "vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "first_k_dense_replace",
     "num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_topk",
@@ -25,8 +25,8 @@ NEEDED = (
 OPTIONAL = ("num_nextn_predict_layers", "n_group", "topk_group", "initializer_range")
 # What transformers and the publishers write beside these, and what of it is computed.
 ONLY: dict[str, Any] = {
-    "model_type": MODEL_TYPE, "hidden_act": "silu", "scoring_func": "sigmoid", "topk_method": "noaux_tc", "attention_bias": False,
-    "mlp_bias": False, "tie_word_embeddings": False, "moe_layer_freq": 1, "indexer_rope_interleave": False, "rope_interleave": True,
+    "hidden_act": "silu", "scoring_func": "sigmoid", "topk_method": "noaux_tc", "attention_bias": False,
+    "mlp_bias": False, "tie_word_embeddings": False, "moe_layer_freq": 1, "rope_interleave": True,
     "is_encoder_decoder": False,
 }  # fmt: skip
 HARMLESS = (
@@ -35,8 +35,13 @@ HARMLESS = (
     "output_router_logits", "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "router_aux_loss_coef", "seq_aux",
     "torch_dtype", "transformers_version", "use_cache",
 )  # fmt: skip
+SHARING = ("indexer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
 # What follows from the rest: transformers writes it, and another value would be another model.
-DERIVED = ("num_key_value_heads", "head_dim", "qk_head_dim", "mlp_layer_types", "layer_types", "num_experts", "num_local_experts")
+DERIVED = (
+    "num_key_value_heads", "head_dim", "qk_head_dim", "mlp_layer_types", "layer_types", "num_experts", "num_local_experts",
+    "indexer_rope_interleave",
+)  # fmt: skip
+ELSEWHERE = ("model_type", "quantization_config", "rope_scaling", "rope_parameters", "rope_theta")
 ROPE = frozenset(field.name for field in dataclasses.fields(Rope))
 
 
@@ -46,6 +51,9 @@ def config_from_hf(fields: Mapping[str, Any], *, dtype: str = "") -> ModelConfig
     Raises ValueError, in one line that names every field that is missing, unknown, or has a value that is not computed here.
     """
     wrong = [f"{name} is missing" for name in ("model_type", *NEEDED) if name not in fields]
+    family = fields.get("model_type", "deepseek_v32")
+    if family not in MODEL_TYPES:
+        wrong.append(f"model_type is {family!r} (only {' and '.join(map(repr, MODEL_TYPES))} are computed)")
     wrong += [f"{name} is {fields[name]!r} (only {good!r} is computed)" for name, good in ONLY.items() if fields.get(name, good) != good]
     if fields.get("quantization_config"):
         method = fields["quantization_config"]
@@ -53,14 +61,27 @@ def config_from_hf(fields: Mapping[str, Any], *, dtype: str = "") -> ModelConfig
     wrong += _unequal(fields)
     rope, why = _rope(fields)
     wrong += why
-    said = {*NEEDED, *OPTIONAL, *ONLY, *HARMLESS, *DERIVED, "quantization_config", "rope_scaling", "rope_parameters", "rope_theta"}
+    said = {*NEEDED, *OPTIONAL, *ONLY, *SHARING, *HARMLESS, *DERIVED, *ELSEWHERE}
     if unknown := sorted(set(fields) - said):
         wrong.append(f"{', '.join(unknown)}: unknown here, and might change the result")
     if wrong:
-        raise ValueError(f"this model is not one of {MODEL_TYPE} as computed here: {'; '.join(wrong)}")
+        raise ValueError(f"this model is not one of {' or '.join(MODEL_TYPES)} as computed here: {'; '.join(wrong)}")
     sizes = {name: fields[name] for name in (*NEEDED, *OPTIONAL) if fields.get(name) is not None}
     stored = fields.get("dtype") or fields.get("torch_dtype") or "float32"
-    return ModelConfig(**sizes, rope=rope, dtype=dtype or str(stored).removeprefix("torch."))
+    types = _indexer_types(fields)
+    return ModelConfig(
+        **sizes, model_type=family, indexer_types=types if "shared" in types else (), rope=rope,
+        dtype=dtype or str(stored).removeprefix("torch."),
+    )  # fmt: skip
+
+
+def _indexer_types(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """What each layer is: a list, or a pattern of letters, or else every `index_topk_freq`-th layer from an offset on is full."""
+    given = fields.get("indexer_types") or fields.get("index_topk_pattern")
+    if given:
+        return tuple({"F": "full", "S": "shared"}.get(one, one) for one in given)
+    every, offset = max(fields.get("index_topk_freq", 1), 1), fields.get("index_skip_topk_offset", 2)
+    return tuple("shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(fields["num_hidden_layers"]))
 
 
 def _unequal(fields: Mapping[str, Any]) -> list[str]:
@@ -73,6 +94,7 @@ def _unequal(fields: Mapping[str, Any]) -> list[str]:
         "qk_head_dim": fields["qk_nope_head_dim"] + fields["qk_rope_head_dim"],
         "mlp_layer_types": ["dense"] * dense + ["sparse"] * (layers - dense),
         "layer_types": ["indexed_attention"] * layers,
+        "indexer_rope_interleave": MODEL_TYPES.get(fields.get("model_type", ""), False),
         "num_experts": fields["n_routed_experts"],
         "num_local_experts": fields["n_routed_experts"],
     }
@@ -100,14 +122,16 @@ def _rope(fields: Mapping[str, Any]) -> tuple[Rope, list[str]]:
 
 
 def config_to_hf(config: ModelConfig) -> dict[str, Any]:
-    """What to write as `config.json`, so that transformers' DeepseekV32 classes and `config_from_hf` read the same model."""
+    """What to write as `config.json`, so that transformers' classes of its type and `config_from_hf` read the same model."""
     fields: dict[str, Any] = {name: getattr(config, name) for name in (*NEEDED, *OPTIONAL)}
     rope = dataclasses.asdict(config.rope)
     if config.rope.rope_type == "default":
         rope = {"rope_type": "default", "rope_theta": config.rope.rope_theta}
     marks = {"bos_token_id": BOS, "eos_token_id": EOS} if config.vocab_size > EOS else {"bos_token_id": None, "eos_token_id": None}
+    if config.indexer_types:
+        fields["indexer_types"] = [*config.indexer_types]
     return {
-        **fields, **marks, "architectures": ["DeepseekV32ForCausalLM"], "model_type": MODEL_TYPE, "dtype": config.dtype,
+        **fields, **marks, "architectures": [ARCHITECTURES[config.model_type]], "model_type": config.model_type, "dtype": config.dtype,
         "hidden_act": "silu", "scoring_func": "sigmoid", "topk_method": "noaux_tc", "attention_bias": False, "tie_word_embeddings": False,
         "num_key_value_heads": config.num_attention_heads, "rope_parameters": rope,
     }  # fmt: skip

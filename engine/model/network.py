@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tidegate.engine.model.arithmetic import rms_norm, wide
-from tidegate.engine.model.attention import Attention, Projected
+from tidegate.engine.model.attention import Attention, Picked, Projected
 from tidegate.engine.model.config import DTYPES, ModelConfig
 from tidegate.engine.model.feed_forward import feed_forward
 from tidegate.engine.model.shards import Shard, is_cut
@@ -113,14 +113,12 @@ class Model:
         spans = [self._span(chunk) for chunk in chunks]
         embedding, angles = self.weights["model.embed_tokens.weight"], [angle for span in spans for angle in span.angles]
         x = [embedding[ids] for span in spans for ids in span.tiles(0)]
+        picked: list[Picked | None] = []
         for layer in self.layers:
             p = [layer.project(tile, angle) for tile, angle in zip(x, angles, strict=True)]
             views = self._write(layer, spans, [q.rows for q in p])
-            keys = [layer.attention.keys(view, span.room) for span, view in zip(spans, views, strict=True)]
-            picked = [
-                layer.attention.choose_tile(q, begin, key, span.end)
-                for q, (begin, span, key) in zip(p, each_tile(spans, keys), strict=True)
-            ]
+            if layer.attention.has_indexer:  # or else what the last layer that has one chose
+                picked = self._pick(layer, p, spans, views)
             latents = [
                 layer.attention.attend_tile(q, begin, view["main"], some)
                 for q, (begin, _, view), some in zip(p, each_tile(spans, views), picked, strict=True)
@@ -136,6 +134,12 @@ class Model:
             for span in spans:
                 span.chunk.kv.layer_done(layer.number)  # its output would be a draft of tokens that are known
         return [torch.cat([*some])[span.inside] for span, some in zip(spans, by_span(spans, x), strict=True)]
+
+    def _pick(self, layer: Layer, p: Sequence[Projected], spans: Sequence[Span], views: Sequence[Rows]) -> list[Picked | None]:
+        keys = [layer.attention.keys(view, span.room) for span, view in zip(spans, views, strict=True)]
+        return [
+            layer.attention.choose_tile(q, begin, key, span.end) for q, (begin, span, key) in zip(p, each_tile(spans, keys), strict=True)
+        ]
 
     def _span(self, chunk: Chunk) -> Span:
         given = torch.as_tensor(chunk.tokens)
@@ -174,7 +178,11 @@ class Model:
         return self._head(hidden, self.weights["lm_head.weight"])
 
     def draft_step(self, batch: Steps, hidden: Tensor) -> Tensor:
-        """MTP logits [tokens, vocab] of the token after next, for each (next token, position, kv).
+        """MTP logits [tokens, vocab] of the token after next, for each (next token, position, kv); the rest as `draft_hidden`."""
+        return self.draft_logits(self.draft_hidden(batch, hidden))
+
+    def draft_hidden(self, batch: Steps, hidden: Tensor) -> Tensor:
+        """What the MTP layer makes [tokens, hidden] of each (next token, position, kv): for `draft_logits`, and for itself one position on.
 
         hidden: what `decode_hidden` gave at `position` [tokens, hidden].  Writes the MTP layer's row at `position`, and reads that
         layer alone; rows before it must be those of the same tokens.  ValueError for a model without an MTP layer.
@@ -183,8 +191,11 @@ class Model:
             raise ValueError("num_nextn_predict_layers is 0: this model has no layer that drafts")
         batch = _batch(batch)
         x = [self._following(ids, before) for ids, before in zip(_eights(self._ids(batch.tokens)), _eights(hidden), strict=True)]
-        out = self._joined(self._through(self.extra, x, batch), len(batch.tokens))
-        out = rms_norm(out, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
+        return self._joined(self._through(self.extra, x, batch), len(batch.tokens))
+
+    def draft_logits(self, hidden: Tensor) -> Tensor:
+        """Logits, wide [n, vocab], of what `draft_hidden` gave [n, hidden]."""
+        out = rms_norm(hidden, self._mtp("shared_head.norm.weight"), self.config.rms_norm_eps)
         return self._head(out, self._mtp("shared_head.head.weight"))
 
     def _through(self, layers: Sequence[Layer], x: Sequence[Tensor], batch: DecodeBatch) -> Sequence[Tensor]:
@@ -193,10 +204,12 @@ class Model:
             return x
         positions = torch.tensor([*batch.positions])
         angles = [self._angles(block, int(positions.max()) + 1) for block in _eights(positions)]
+        chosen: list[Tensor] = []
         for layer in layers:
             p = [layer.project(block, angle) for block, angle in zip(x, angles, strict=True)]
             batch.append(layer.number, {name: torch.cat([q.rows[name] for q in p])[: len(positions)] for name in p[0].rows})
-            chosen = [self._choose(layer, p[i // ROW_BLOCK], i, batch) for i in range(len(positions))]
+            if layer.attention.has_indexer:  # or else what the last layer that has one chose
+                chosen = [self._choose(layer, p[i // ROW_BLOCK], i, batch) for i in range(len(positions))]
             latents = [[q.new_zeros(*q.shape[:2], self.config.kv_lora_rank) for q in block.queries] for block in p]
             for i, rows in enumerate(batch.fetch(layer.number, chosen)):
                 block, row = divmod(i, ROW_BLOCK)

@@ -23,13 +23,14 @@ class ResidentKV:
     """Prefill and decode storage of one request: full tensors per layer, for at most `capacity` tokens."""
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
+        self.config = config
         shape = (config.cache_layers, capacity)
         self.main = torch.zeros(*shape, config.main_width, dtype=config.torch_dtype)
         self.index = torch.zeros(*shape, config.index_width, dtype=config.torch_dtype)
         self.length = [0] * config.cache_layers
 
     def wait_for_layer(self, layer: int) -> Rows:
-        return {"main": self.main[layer], "index": self.index[layer]}
+        return {name: getattr(self, name)[layer] for name in self.config.row_kinds(layer)}
 
     def kv_written(self, layer: int) -> None:
         pass
@@ -38,11 +39,18 @@ class ResidentKV:
         pass
 
     def append(self, layer: int, position: int, rows: Rows) -> None:
-        self.main[layer, position], self.index[layer, position] = rows["main"], rows["index"]
+        for name, row in rows.items():
+            getattr(self, name)[layer, position] = row
         self.length[layer] = position + 1
 
     def index_rows(self, layer: int) -> Rows:
         return {"index": self.index[layer, : self.length[layer]]}
+
+    def rollback(self, length: int) -> None:
+        """As `RollbackKV`: what lies beyond is NaN from now on, so that whoever reads it shows."""
+        self.length = [min(length, before) for before in self.length]
+        for rows in (self.main, self.index):
+            rows[:, length:].view(torch.uint8).fill_(0xFF)
 
     def fetch(self, layer: int, positions: Tensor) -> Tensor:
         return self.main[layer].index_select(0, positions)

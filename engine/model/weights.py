@@ -41,7 +41,9 @@ def _layer_shapes(c: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, 
     yield prefix + "post_attention_layernorm.weight", (c.hidden_size,)
     for name, shape in _attention_shapes(c):
         yield f"{prefix}self_attn.{name}.weight", shape
-    yield prefix + "self_attn.indexer.k_norm.bias", (c.index_head_dim,)
+    if c.has_indexer(layer):
+        for name, shape in _indexer_shapes(c):
+            yield f"{prefix}self_attn.indexer.{name}", shape
     if layer < c.first_k_dense_replace:
         yield from _mlp_shapes(prefix + "mlp.", c.hidden_size, c.intermediate_size)
         return
@@ -62,10 +64,14 @@ def _attention_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "kv_a_layernorm", (c.kv_lora_rank,)
     yield "kv_b_proj", (heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)
     yield "o_proj", (c.hidden_size, heads * c.v_head_dim)
-    yield "indexer.wq_b", (c.index_n_heads * c.index_head_dim, c.q_lora_rank)
-    yield "indexer.wk", (c.index_head_dim, c.hidden_size)
-    yield "indexer.k_norm", (c.index_head_dim,)
-    yield "indexer.weights_proj", (c.index_n_heads, c.hidden_size)
+
+
+def _indexer_shapes(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "wq_b.weight", (c.index_n_heads * c.index_head_dim, c.q_lora_rank)
+    yield "wk.weight", (c.index_head_dim, c.hidden_size)
+    yield "k_norm.weight", (c.index_head_dim,)
+    yield "weights_proj.weight", (c.index_n_heads, c.hidden_size)
+    yield "k_norm.bias", (c.index_head_dim,)
 
 
 def _mlp_shapes(prefix: str, hidden: int, inner: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -58,7 +58,9 @@ class Plain:
         return self.w[f"model.layers.{layer}.{name}"]
 
     def chosen(self, layer, x, residual):
-        """For each token, the positions that the indexer gives it."""
+        """For each token, the positions that the layer's indexer gives it, or gave it in the last layer that has one."""
+        if layer < len(self.c.indexer_types) and self.c.indexer_types[layer] == "shared":
+            return self.last
         c, g = self.c, lambda name: self.get(layer, "self_attn.indexer." + name)
         half = c.qk_rope_head_dim // 2
         query = (residual @ g("wq_b.weight").t()).view(len(x), c.index_n_heads, c.index_head_dim)
@@ -66,12 +68,14 @@ class Plain:
         key = (key - key.mean(-1, keepdim=True)) / (key.var(-1, unbiased=False, keepdim=True) + 1e-6).sqrt()
         key = key * g("k_norm.weight") + g("k_norm.bias")
         importance = x @ g("weights_proj.weight").t() / math.sqrt(c.index_n_heads * c.index_head_dim)
-        q, k = (turned(t[..., :half], t[..., half : 2 * half], c) for t in (query, key))
+        pairs = (slice(half), slice(half, 2 * half)) if c.model_type == "deepseek_v32" else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+        q, k = (turned(*(t[..., pair] for pair in pairs), c) for t in (query, key))
         out = []
         for t in range(len(x)):
             product = dot(q[t, :, None], k[None, : t + 1]) + query[t, :, 2 * half :] @ key[: t + 1, 2 * half :].t()
             score = (importance[t, :, None] * product.clamp_min(0)).sum(0).tolist()
             out.append(sorted(range(t + 1), key=lambda j: (-score[j], j))[: c.index_topk])
+        self.last = out
         return out
 
     def attention(self, layer, x):

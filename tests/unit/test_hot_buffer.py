@@ -2,6 +2,10 @@
 the resident run bit by bit, with NaN wherever nobody wrote.
 """
 
+import dataclasses
+import random
+from contextlib import contextmanager
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +14,9 @@ from kernel_oracle import Oracle
 
 from tidegate.engine import hot_buffer
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
-from tidegate.engine.decode_kv import AttemptBatch
+from tidegate.engine.decode_kv import AttemptBatch, AttemptStore
 from tidegate.engine.hot_buffer import HotBuffers, Reader
-from tidegate.engine.model import Model, ModelConfig, ResidentKV, greedy, reference_generate
+from tidegate.engine.model import Model, ModelConfig, ResidentKV, Speculating, greedy, reference_generate, speculate
 from tidegate.engine.model.reference import reference_prefill
 from tidegate.engine.paged_rows import PagedRows
 
@@ -236,35 +240,103 @@ def complete(engine, prompt, rows, new_tokens):
     return attempt
 
 
+@contextmanager
+def decoding(model, hot, n):
+    """An engine with three complete requests of `model`, and of each (prompt, attempt); no two have blocks that lie in a row."""
+    config = model.config
+    prompts = [torch.randint(0, 256, (n + 3 * i,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
+    kinds = [RowKind("main", "bfloat16", config.main_width), RowKind("index", "bfloat16", config.index_width)]
+    engine = DecodeEngine(kinds, layers=config.cache_layers, blocks=24, block_size=16, rows=3, hot=hot, poison=True)
+    engine.open()
+    try:
+        for attempt in [engine.admit("gone", [1] * size, new_tokens=0) for size in (17, 40)]:
+            engine.abort(attempt, "made room")
+        requests = []
+        for prompt in prompts:
+            resident = ResidentKV(config, 120)
+            reference_prefill(model, prompt, 32, resident)
+            requests.append((prompt, complete(engine, prompt, (resident.main, resident.index), 8)))
+        yield engine, requests
+    finally:
+        engine.stats = engine.close()
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("hot", "n"), [(12, 90), (17, 90), (120, 90), (12, 5)])
 def test_decode_from_the_hot_buffer_gives_the_resident_tokens(hot, n):
     model = Model.random(SMALL, 3)
-    prompts = [torch.randint(0, 256, (n + 3 * i,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(3)]
-    kinds = [RowKind("main", "bfloat16", SMALL.main_width), RowKind("index", "bfloat16", SMALL.index_width)]
-    engine = DecodeEngine(kinds, layers=3, blocks=24, block_size=16, rows=3, hot=hot, poison=True)
-    engine.open()
-    try:
-        gone = [engine.admit("gone", [1] * size, new_tokens=0) for size in (17, 40)]  # so that blocks do not lie in a row
-        for attempt in gone:
-            engine.abort(attempt, "made room")
-        requests = []
-        for prompt in prompts:
-            resident = ResidentKV(SMALL, 120)
-            reference_prefill(model, prompt, 32, resident)
-            attempt = complete(engine, prompt, (resident.main, resident.index), 8)
-            requests.append((prompt[-1], len(prompt) - 1, attempt))
+    with decoding(model, hot, n) as (engine, given):
+        requests = [(prompt[-1], len(prompt) - 1, attempt) for prompt, attempt in given]
         tokens, logits = [], []
         for _ in range(8):
             logits.append(model.decode_step(AttemptBatch(engine, requests)))
             tokens.append(greedy(logits[-1]))
             requests = [(token, position + 1, attempt) for token, (_, position, attempt) in zip(tokens[-1], requests, strict=True)]
-    finally:
-        stats = engine.close()
-    for i, prompt in enumerate(prompts):
+    stats = engine.stats
+    for i, (prompt, _) in enumerate(given):
         want, want_logits = reference_generate(model, prompt, 32, 8)
         assert [step[i] for step in tokens] == want
         assert torch.equal(torch.stack(logits)[:, i], want_logits)
-    assert stats["hits"] + stats["misses"] == sum(min(12, len(prompt) + i) for prompt in prompts for i in range(8)) * 3
+    assert stats["hits"] + stats["misses"] == sum(min(12, len(prompt) + i) for prompt, _ in given for i in range(8)) * 3
     assert (stats["evictions"] > 0) == (hot < 120)
     assert stats["bytes_appended"] == 3 * 8 * 3 * SMALL.main_width * 2
+
+
+# --- several tokens of one attempt in a step, some of which are refused
+
+
+def speculated(hot, store):
+    """Tokens and logits of three requests, whose drafts are right now and then; `store` makes their storage of an engine."""
+    model, draw = Model.random(dataclasses.replace(SMALL, num_nextn_predict_layers=1), 3), random.Random(1)
+    with decoding(model, hot, 60) as (engine, given):
+        wanted = [reference_generate(model, prompt, 32, 8) for prompt, _ in given]
+        requests = [Speculating(attempt, prompt[-1], len(prompt) - 1, len(prompt) + 7) for prompt, attempt in given]
+        found = [([], []) for _ in requests]
+        while going := [i for i, one in enumerate(requests) if one.position < one.end]:
+            for i in going:
+                right = wanted[i][0][len(found[i][0]) :][: requests[i].end - requests[i].position - 1]
+                requests[i].drafts = [token if draw.random() < 0.6 else 7 for token in right[:3]]
+            for i, (tokens, logits) in zip(going, speculate(model, [requests[i] for i in going], store(engine), drafts=1), strict=True):
+                found[i][0].extend(tokens)
+                found[i][1].append(logits)
+    return [(tokens, torch.cat(logits)) for tokens, logits in found], wanted
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("hot", [12, 30])
+def test_refused_drafts_leave_nothing_in_pool_and_hot_buffer(hot):
+    for (tokens, logits), (want, want_logits) in zip(*speculated(hot, AttemptStore), strict=True):
+        assert tokens == want
+        assert torch.equal(logits, want_logits)
+
+
+class LaterTokensFirst(AttemptBatch):
+    """The look-up of an attempt's second token stands before that of its first, and what it found is taken for the first's."""
+
+    def fetch(self, layer, positions):
+        for some in self._rounds[1:]:
+            for i in some:
+                positions[i - 1] = positions[i]
+        return super().fetch(layer, positions)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_check_sees_tokens_of_one_attempt_taken_for_each_other(monkeypatch):
+    monkeypatch.setattr(AttemptStore, "batch", lambda self, steps: LaterTokensFirst(self._engine, steps))
+    found, wanted = speculated(12, AttemptStore)
+    assert any(not torch.equal(logits, want) for (_, logits), (_, want) in zip(found, wanted, strict=True))
+
+
+def test_rows_that_are_rolled_back_are_not_found():
+    rig = Rig(8, 12)
+    assert rig.fetch(0, torch.tensor([4, 9, 10]))[:, 0].tolist() == [4.0, 9.0, 10.0]
+    rig.reader.rollback(10)
+    assert rig.reader.lengths == [10, 10]
+    assert rig.fetch(0, torch.tensor([4, 9, 10]))[:, 0].tolist() == [4.0, 9.0, 0.0]
+    assert rig.fetch(1, torch.tensor([10]))[:, 0].tolist() == [0.0]
+    rig.append(0, 10, torch.full((3,), 77.0))
+    assert rig.fetch(0, torch.tensor([10, 4]))[:, 0].tolist() == [77.0, 4.0]
+    with pytest.raises(ValueError, match=r"position 11: rows 0\.\.10 are there"):
+        rig.append(1, 11, torch.zeros(3))
+    with pytest.raises(ValueError, match="rolled back to -1"):
+        rig.reader.rollback(-1)

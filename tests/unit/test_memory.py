@@ -43,3 +43,23 @@ def test_more_than_there_is_is_refused_with_the_parts_of_the_sum(tmp_path: Path)
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    3 kB\n")
     assert available(tmp_path / "meminfo") == 3072
     assert available() > 0
+
+
+def glm() -> dict[str, int | float | str | bool]:
+    """78 layers and an MTP layer, of which every fourth has an indexer, as published."""
+    types = ["full", *(["full"] + ["shared"] * 3) * 19, "full"]
+    sizes = {"num_hidden_layers": 78, "num_nextn_predict_layers": 1}
+    return {"model_type": "glm_moe_dsa", **sizes, "indexer_types": types}  # type: ignore[dict-item]
+
+
+def test_layers_that_share_an_indexer_get_no_cache_for_one() -> None:
+    c = RunConfig(requests=(Request("a", (1,) * 300),), block_size=64, model=glm())
+    caches, plan = c.caches(), c.layer_plan()
+    assert [sum(spec.kind == kind for spec in caches.values()) for kind in ("main", "indexer")] == [79, 22]
+    assert [layer.number for layer in plan.layers if layer.indexer] == [0, *range(1, 78, 4), 78]
+    assert [(layer.number, layer.main, layer.indexer) for layer in plan.layers][1:3] == [
+        (1, "model.layers.1.self_attn.attn", "model.layers.1.self_attn.indexer.k_cache"),
+        (2, "model.layers.2.self_attn.attn", ""),
+    ]
+    with pytest.raises(ConfigError, match=r"indexer_types has shared layers: .* do not carry such caches yet"):
+        c.checked()

@@ -34,7 +34,7 @@ def text(n, seed):
 
 def copy_of(kv):
     twin = object.__new__(type(kv))
-    twin.__dict__ = {"main": kv.main.clone(), "index": kv.index.clone(), "length": list(kv.length)}
+    twin.__dict__ = {"config": kv.config, "main": kv.main.clone(), "index": kv.index.clone(), "length": list(kv.length)}
     return twin
 
 
@@ -105,7 +105,7 @@ class OddStorage(ResidentKV):
     """The same rows in memory that no allocator would choose: off alignment, rows apart, rubbish between."""
 
     def __init__(self, kv, shift):
-        self.length = list(kv.length)
+        self.config, self.length = kv.config, list(kv.length)
         self.main, self.index = self.spread(kv.main, shift), self.spread(kv.index, shift + 2)
         self.out = torch.empty(4096 + shift, dtype=kv.main.dtype)[shift:]
 
@@ -340,6 +340,11 @@ def test_rows_of_a_free_slot_show():
 # --- bad input
 
 BAD = [
+    ({"model_type": "glm4"}, "model_type is 'glm4': choose one of deepseek_v32, glm_moe_dsa"),
+    ({"indexer_types": ["full", "half"]}, r"indexer_types has \['half'\]"),
+    ({"indexer_types": ["full"] * 7}, "7 entries: there are 8 layers"),
+    ({"indexer_types": ["shared"] * 8}, "begins with 'shared'"),
+    ({"indexer_types": ["full"] + ["shared"] * 7}, "which deepseek_v32 does not: model_type glm_moe_dsa does"),
     ({"index_topk": 0}, "index_topk is 0"),
     ({"hidden_size": True}, "hidden_size is True"),
     ({"dtype": "int8"}, "choose one of bfloat16"),

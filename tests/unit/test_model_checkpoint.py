@@ -199,8 +199,29 @@ def test_a_config_is_read_back(config):
     assert config_from_hf(json.loads(json.dumps(config_to_hf(config)))) == config
 
 
+GLM = {
+    **PUBLISHED, "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "num_hidden_layers": 78,
+    "indexer_rope_interleave": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [
+    {"index_topk_freq": 4}, {"index_topk_freq": 4, "index_skip_topk_offset": 2}, {"index_topk_pattern": "F" + "FSSS" * 19 + "F"},
+    {"indexer_types": ["full", *(["full"] + ["shared"] * 3) * 19, "full"]},
+])  # fmt: skip
+def test_layers_that_share_an_indexer_are_read_in_all_forms(said):
+    config = config_from_hf({**GLM, **said})
+    assert [config.has_indexer(layer) for layer in range(79)] == [True] + ([True] + [False] * 3) * 19 + [True, True]
+    assert sum(map(config.has_indexer, range(78))) == 21
+    assert config_from_hf(json.loads(json.dumps(config_to_hf(config)))) == config
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert config_from_hf(GLM).indexer_types == ()
+
+
 REFUSED = [
-    ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3' (only 'deepseek_v32' is computed)"),
+    ({"index_topk_freq": 4}, "indexer_types shares, which deepseek_v32 does not"),
+    ({"indexer_rope_interleave": True}, "indexer_rope_interleave is True (False follows from the rest)"),
+    ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3' (only 'deepseek_v32' and 'glm_moe_dsa' are computed)"),
     ({"index_topk": None}, "index_topk is missing"),
     ({"quantization_config": {"quant_method": "fp8"}}, "convert the checkpoint to bfloat16"),
     ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling is of type 'linear'"),

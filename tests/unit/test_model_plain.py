@@ -15,6 +15,9 @@ CONFIG = ModelConfig(
     index_topk=12, index_head_dim=32, n_routed_experts=8, n_group=4, topk_group=2, routed_scaling_factor=1.5, dtype="float64",
     max_position_embeddings=256, rope=Rope("yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.7),
 )  # fmt: skip
+SHARING = dataclasses.replace(
+    CONFIG, model_type="glm_moe_dsa", num_hidden_layers=4, indexer_types=("full", "shared", "full", "shared"), first_k_dense_replace=2
+)
 TEXT = torch.randint(0, 256, (80,), generator=torch.Generator().manual_seed(8)).tolist()
 
 
@@ -55,6 +58,51 @@ def close(got, want, what):
 @pytest.mark.parametrize("tied", [False, True])
 def test_logits_and_drafts_are_those_of_the_plain_network(plain, tied):
     check(Model(CONFIG, weights(tied)), *plain[tied])
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return Plain(Model.random(SHARING, 3)).logits_and_drafts(TEXT)
+
+
+def test_layers_that_share_what_an_indexer_chose_are_those_of_the_plain_network(shared):
+    model = Model.random(SHARING, 3)
+    assert [name for name in model.weights if "layers.1.self_attn.indexer" in name or "layers.3.self_attn.indexer" in name] == []
+    assert [[*SHARING.row_kinds(layer)] for layer in range(5)] == [["main", "index"], ["main"]] * 2 + [["main", "index"]]
+    check(model, *shared)
+
+
+def the_first_layers_choice_serves_all(model, patch):
+    plain, kept = network.Model._pick, []
+
+    def pick(self, layer, *rest):
+        kept.extend([plain(self, layer, *rest)] if layer.number == 0 else [])
+        return kept[-1]
+
+    patch.setattr(network.Model, "_pick", pick)
+
+
+def the_indexer_rotates_halves(model, patch):
+    for layer in model.layers + model.extra:
+        layer.attention._rotate_index = rotate_halves
+
+
+def decode_shares_the_neighbours_choice(model, patch):
+    attend = attention.Attention.attend
+    patch.setattr(attention.Attention, "attend", lambda self, p, row, rows: attend(self, p, row, rows if self.has_indexer else rows[1:]))
+
+
+SHARED_MISTAKES = {
+    the_first_layers_choice_serves_all: "prefill", the_indexer_rotates_halves: "prefill", decode_shares_the_neighbours_choice: "decode",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", SHARED_MISTAKES, ids=lambda m: m.__name__)
+def test_the_check_sees_shared(shared, mistake, monkeypatch):
+    model = Model.random(SHARING, 3)
+    mistake(model, monkeypatch)
+    with pytest.raises(AssertionError, match=f"{SHARED_MISTAKES[mistake]} differs"):
+        check(model, *shared)
 
 
 # --- mistakes; each returns the model that makes it

@@ -1,5 +1,6 @@
 """The oracle: transformers agrees with the model, and says so when it does not."""
 
+import dataclasses
 import subprocess
 import sys
 import types
@@ -26,10 +27,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A checkpoint, and one whose layer 1 has a blind indexer: every score there is 0, every top-k a tie."""
+    """A checkpoint; one whose layer 1 has a blind indexer: every score there is 0, every top-k a tie; one whose layer 1 has none."""
     out = {}
-    for name in ("plain", "tied"):
-        model = Model.random(CONFIG, 3)
+    for name in ("plain", "tied", "shared"):
+        shared = {"model_type": "glm_moe_dsa", "indexer_types": ("full", "shared", "full")}
+        model = Model.random(dataclasses.replace(CONFIG, **(shared if name == "shared" else {})), 3)
         if name == "tied":
             model.weights["model.layers.1.self_attn.indexer.weights_proj.weight"].zero_()
         out[name] = tmp_path_factory.mktemp("oracle") / name
@@ -45,13 +47,13 @@ def compare(folder, engine=None):
     return oracle_compare(folder, PROMPT, 32, NEW, logits(folder) if engine is None else engine)
 
 
-@pytest.mark.parametrize("name", ["plain", "tied"])
-def test_the_model_is_that_of_transformers(folders, name):
+@pytest.mark.parametrize(("name", "indexers"), [("plain", 3), ("tied", 3), ("shared", 2)])
+def test_the_model_is_that_of_transformers(folders, name, indexers):
     report = compare(folders[name])
     assert report.agrees, report.lines()
     assert report.max_difference < 1e-5
     assert report.resident_equal
-    assert (report.sets, report.differing) == (3 * (len(PROMPT) + NEW - 1), ())
+    assert (report.sets, report.differing) == (indexers * (len(PROMPT) + NEW - 1), ())
     assert len(report.lines()) == 2
 
 

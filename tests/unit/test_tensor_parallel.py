@@ -42,6 +42,7 @@ SHAPES = {
     "dense": {"first_k_dense_replace": 4},
     "experts": {"n_routed_experts": 8, "n_group": 4, "topk_group": 2},
     "no shared expert": {"n_shared_experts": 0, "num_attention_heads": 8, "index_topk": 100},
+    "shared indexers": {"model_type": "glm_moe_dsa", "indexer_types": ("full", "shared", "shared")},
     "uneven parts": {"intermediate_size": 104, "moe_intermediate_size": 24, "hidden_size": 72, "num_attention_heads": 12},
 }
 DTYPES = ["bfloat16", "float32", "float64"]
@@ -116,6 +117,7 @@ CUTS, LENGTHS = st.sets(st.integers(1, 89), max_size=3), st.lists(st.integers(1,
 @example(4, "experts", "bfloat16", {30}, [90, 13, 2, 31, 66, 5, 90, 1, 12])
 @example(2, "experts", "float64", set(), [14])
 @example(4, "no shared expert", "float32", {50}, [80, 3])
+@example(4, "shared indexers", "bfloat16", {40}, [70, 5])
 @example(2, "uneven parts", "bfloat16", {63}, [64, 65])
 @example(4, "uneven parts", "float32", {7}, [20])
 def test_results_do_not_depend_on_the_number_of_ranks(four, size, shape, dtype, cuts, lengths):
