@@ -122,8 +122,39 @@ def load(path: Path, library: Sequence[Path] = ()) -> Module:
     return _Loader(path, export(path, library)).module()
 
 
+class Resolved:
+    """A module with everything that it uses: also what EXTENDS and INSTANCE bring."""
+
+    def __init__(self, path: Path, library: Sequence[Path] = ()) -> None:
+        """Raises SpecError where the module does not parse."""
+        self._folders = [path.parent, *library]
+        self._loader = _Loader(path, export(path, library))
+        self._known: dict[str, Def] = {}
+        self.module = self._loader.module()
+
+    def used(self, name: str) -> Module:
+        """A module that this one extends or instantiates."""
+        path = next(folder / f"{name}.tla" for folder in self._folders if (folder / f"{name}.tla").is_file())
+        return _Loader(path, self._loader.root).module()
+
+    def of(self, uid: str) -> Def | None:
+        """The definition with this uid; None where it has no body to look at (a standard operator)."""
+        if uid not in self._known:
+            e = self._loader.table.get(uid)
+            if e is None or e.tag != "UserDefinedOpKind" or e.find("body") is None:
+                return None
+            self._known[uid] = self._loader.define(uid)
+        return self._known[uid]
+
+    def named(self, name: str) -> Def | None:
+        """The definition that the module knows under this name, its own or one from a module that it extends."""
+        uids = self._loader.known()
+        return next((self.of(uid) for uid in uids if self._loader.name(uid) == name), None)
+
+
 class _Loader:
     def __init__(self, path: Path, root: ET.Element) -> None:
+        """path: of the main module, or of one that it uses: that is loaded."""
         self.path, self.root = path, root
         data = path.read_bytes()
         self.sha256, self.source = hashlib.sha256(data).hexdigest(), data.decode()
@@ -157,9 +188,19 @@ class _Loader:
             assert body is not None
             defs = sorted((self.define(u) for u in uids), key=lambda d: (d.loc.line, d.loc.column))
             return Node("let", at, level, args=[self.node(body[0])], defs=defs)
+        if e.tag == "SubstInNode":  # a definition that INSTANCE brought: args[0] with the constants of its module replaced
+            return Node("other", at, level, op=e.tag, args=[self.node(e.find("body")[0])], defs=self.replaced(e))  # type: ignore[index]
         if e.tag != "OpApplNode":
             return Node("other", at, level, op=e.tag)
         return self.application(e, at, level)
+
+    def replaced(self, e: ET.Element) -> list[Def]:
+        """What INSTANCE ... WITH puts in the place of each constant, as definitions with that constant's uid."""
+        out = []
+        for s in e.iterfind("substs/Subst"):
+            uid, body = str(s[0].findtext("UID")), self.node(s[1])
+            out.append(Def(self.name(uid), body.loc, body.level, [], body, uid))
+        return out
 
     def number(self, e: ET.Element, at: Loc) -> int:
         value = e.findtext("IntValue")
@@ -204,9 +245,15 @@ class _Loader:
             above(self.lines, at.line) if at.module == self.path.stem else "",
         )
 
+    def main(self) -> ET.Element:
+        return next(n for n in self.table.values() if n.tag == "ModuleNode" and n.findtext("uniquename") == self.path.stem)
+
+    def known(self) -> list[str]:
+        """The uids of what the main module defines, extends or instantiates."""
+        return [str(u.text) for u in self.main().iterfind("UserDefinedOpKindRef/UID")]
+
     def module(self) -> Module:
-        name = str(self.root.findtext("RootModule"))
-        e = next(n for n in self.table.values() if n.tag == "ModuleNode" and n.findtext("uniquename") == name)
+        name, e = self.path.stem, self.main()
         declared = [self.table[str(u.text)] for u in e.iterfind("OpDeclNodeRef/UID")]
         constants = [
             (str(n.findtext("uniquename")), int(n.findtext("arity") or 0), self.loc(n))
@@ -214,7 +261,6 @@ class _Loader:
             if n.findtext("kind") == "2"
         ]
         variables = [(str(n.findtext("uniquename")), self.loc(n)) for n in declared if n.findtext("kind") == "3"]
-        uids = [str(u.text) for u in e.iterfind("UserDefinedOpKindRef/UID")]
-        own = [u for u in uids if self.table[u].findtext("location/filename") == name and "!" not in self.name(u)]
+        own = [u for u in self.known() if self.table[u].findtext("location/filename") == name and "!" not in self.name(u)]
         defs = sorted((self.define(u) for u in own), key=lambda d: (d.loc.line, d.loc.column))
         return Module(name, self.path, self.source, self.sha256, header(self.lines), sorted(constants), variables, defs)
