@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.errors import ProtocolError
+from tidegate.protocol.prefill import PrefillSession
 from tidegate.spec.bounds import Bounds
 from tidegate.spec.rest import at_rest, tombstones, waiting
 from tidegate.spec.tlc_output import Result
@@ -57,10 +59,16 @@ def _plain(value: Value) -> object:
     return value
 
 
-def replay(bounds: Bounds, labels: Sequence[Label]) -> Replay:
+def replay(
+    bounds: Bounds,
+    labels: Sequence[Label],
+    *,
+    prefill: type[PrefillSession] = PrefillSession,
+    decode: type[DecodeSession] = DecodeSession,
+) -> Replay:
     """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong.  That a record of
-    what is over has changed is told where nothing worse comes of it."""
-    world, changed = World(bounds), list[str]()
+    what is over has changed is told where nothing worse comes of it.  prefill, decode: the sessions, if not our own."""
+    world, changed = World(bounds, prefill, decode), list[str]()
     for number, label in enumerate(labels, 1):
         if label not in world.moves():
             return Replay([], number, f"{say_label(label)} is not offered")

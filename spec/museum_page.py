@@ -1,0 +1,176 @@
+"""The museum for a reader: docs/museum.md, with the shortest behaviour of each exhibit drawn.
+
+Rules: TLC's counterexample is kept in compact form beside the exhibit (tla/museum/traces/NAME.json: the first state, then what
+changed), with the sha256 of all that it depends on, comments apart; page and pictures are made from that without TLC, so they are
+compared byte for byte in no time; a trace whose exhibit or model has changed is stale, and `tidegate draw museum` asks TLC anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tidegate.spec.counterexample import Shown, explain
+from tidegate.spec.culprit import Culprit, culprits
+from tidegate.spec.diagram_svg import svg
+from tidegate.spec.errors import SpecError
+from tidegate.spec.museum import Exhibit, Found, definition, exhibits, found, modules, plant_all
+from tidegate.spec.museum_judge import Setting, setting
+from tidegate.spec.paths import root
+from tidegate.spec.tlc_output import Result, TraceState
+from tidegate.spec.values import parse, show
+from tidegate.spec.vocabulary import Vocabulary
+
+__all__ = ["look", "outputs", "shown", "stale"]
+
+TITLE = """<!-- Generated from tla/museum by `tidegate draw`; do not edit. -->
+# The museum
+
+Faults that users of such systems met, planted in our model. Each is the work of sensible people; each is here with its public
+reference, what TLC finds when the same mistake is made in our model, and the guard that prevents it. `tidegate check --museum` plants
+them all again. A picture reads from top to bottom; [model.md](model.md) says how.
+"""
+
+
+def _traces() -> Path:
+    return root() / "tla" / "museum" / "traces"
+
+
+def _key(exhibit: Exhibit, place: Setting) -> str:
+    """What a trace depends on: the fault, its configuration, and the model but for its comments."""
+    text = "".join(path.read_text() for _, path in sorted(modules().items()))
+    text = re.sub(r"\\\*[^\n]*|\(\*.*?\*\)", "", text, flags=re.DOTALL)
+    changes = json.dumps([[c.old, c.new, c.module] for c in exhibit.changes])
+    whole = "\n".join(["".join(text.split()), changes, "".join(place.text.split())])
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+# ---- traces --------------------------------------------------------------------------------------------------------------
+
+
+def _stored(result: Result, who: list[Culprit], key: str) -> dict[str, Any]:
+    states: list[dict[str, str]] = []
+    before: dict[str, str] = {}
+    for one in result.trace:
+        now = {name: show(value) for name, value in sorted(one.variables.items())}
+        states.append({name: text for name, text in now.items() if before.get(name) != text})
+        before = now
+    said = [{"sets": list(c.sets), "values": [show(v) for v in c.values]} for c in who]
+    return {"source": key, "violated": result.violated, "loop": result.loop, "culprits": said, "states": states}
+
+
+def _restored(data: dict[str, Any]) -> tuple[Result, list[Culprit]]:
+    variables: dict[str, Any] = {}
+    trace = []
+    for number, changed in enumerate(data["states"], 1):
+        variables = variables | {name: parse(text) for name, text in changed.items()}
+        trace.append(TraceState(number, "Next", variables))
+    who = [Culprit(tuple(c["sets"]), tuple(parse(v) for v in c["values"])) for c in data["culprits"]]
+    return Result(12, "violated", data["violated"], trace, data["loop"]), who
+
+
+def _drawable(names: list[str] | None = None) -> list[Exhibit]:
+    return [e for e in exhibits(names or ()) if not e.probe]
+
+
+def stale() -> list[Path]:
+    """The traces that are missing, left over, or of another fault or model than the present one."""
+    out = []
+    known = {_traces() / f"{e.name}.json": e for e in _drawable()}
+    for path, exhibit in known.items():
+        if not path.exists() or json.loads(path.read_text())["source"] != _key(exhibit, setting(exhibit)):
+            out.append(path)
+    return [*out, *(path for path in sorted(_traces().glob("*.json")) if path not in known)]
+
+
+def look(names: list[str] | None = None, *, on_done: Callable[[str], None] = lambda text: None, jobs: int = 2) -> list[str]:
+    """Have TLC find the behaviour of each exhibit (those named; all that are stale if none is) and keep it.
+
+    on_done: told each one's outcome.  What cannot be found is returned, in words.
+    """
+    old = {path.stem for path in stale()}
+    wanted = [e for e in _drawable(names) if names or e.name in old]
+    for path in _traces().glob("*.json"):
+        if path.stem not in {e.name for e in _drawable()}:
+            path.unlink()
+    _traces().mkdir(exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        return [text for text in pool.map(lambda e: _look(e, on_done), wanted) if text]
+
+
+def _look(exhibit: Exhibit, on_done: Callable[[str], None]) -> str:
+    try:
+        place = setting(exhibit)
+        result = place.run(exhibit.changes)
+        if result.violated != exhibit.property or not result.trace:
+            return f"{exhibit.name}: TLC names {result.violated or 'nothing'}, not {exhibit.property}"
+        changed = plant_all(exhibit.changes)
+        words = Vocabulary(place.model.module, changed)
+        who = culprits(place.model.module, place.text, words, exhibit.property, result.trace, changed)
+    except SpecError as error:
+        return f"{exhibit.name}: {error}"
+    data = _stored(result, who, _key(exhibit, place))
+    (_traces() / f"{exhibit.name}.json").write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n")
+    on_done(f"{exhibit.name}: {len(result.trace) - 1} steps")
+    return ""
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------------
+
+
+def shown(exhibit: Exhibit) -> Shown | None:
+    """The kept behaviour of an exhibit; None if there is none."""
+    path = _traces() / f"{exhibit.name}.json"
+    if exhibit.probe or not path.exists():
+        return None
+    result, who = _restored(json.loads(path.read_text()))
+    place = setting(exhibit)
+    return explain(result, place.model.module, place.text, title=exhibit.title, changed=plant_all(exhibit.changes), found=who)
+
+
+def outputs() -> dict[Path, str]:
+    """docs/museum.md and its pictures, from the exhibits and the kept traces."""
+    docs, came, parts, out = root() / "docs", found(), [TITLE], dict[Path, str]()
+    for exhibit in exhibits():
+        picture = shown(exhibit)
+        parts.append(_section(exhibit, picture, came.get(exhibit.name)))
+        if picture and picture.diagram:
+            source = json.loads((_traces() / f"{exhibit.name}.json").read_text())["source"]
+            head = f"<!-- Generated by `tidegate draw` from tla/museum/traces/{exhibit.name}.json, source {source}; do not edit. -->\n"
+            out[docs / "museum" / f"{exhibit.name}.svg"] = head + svg(picture.diagram)
+    return {docs / "museum.md": "\n".join(parts), **out}
+
+
+def _section(exhibit: Exhibit, picture: Shown | None, came: Found | None) -> str:
+    flat = {name: " ".join(getattr(exhibit, name).split()) for name in ("saw", "how", "planted", "prevents")}
+    basis = "" if exhibit.basis == "reported" else " (read in code, never confirmed)"
+    lines = [
+        f"## {exhibit.title}", "", f"`{exhibit.name}` · {', '.join(map(_reference, exhibit.references))}{basis}", "",
+        f"**What users saw.** {flat['saw']}", "", f"**What went wrong there.** {flat['how']}", "",
+        f"**The same mistake here.** {flat['planted']}" + (f" {picture.sentence}" if picture else ""), "",
+    ]  # fmt: skip
+    if picture:
+        lines += [f"![{exhibit.title}: {len(picture.steps) - 1} steps](museum/{exhibit.name}.svg)", ""]
+    lines += [f"**The guard that prevents it.** `{exhibit.guard}`: {flat['prevents']}", "", *_quoted(exhibit)]
+    if came and came.harm:
+        lines += [f"With the mistake the sessions do harm: {came.harm}. As they are: {came.ours or 'no harm'}.", ""]
+    return "\n".join(lines)
+
+
+def _reference(text: str) -> str:
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
+    return f"[{text}](https://github.com/{found[1]}/issues/{found[2]})" if found else text
+
+
+def _quoted(exhibit: Exhibit) -> list[str]:
+    """The guard's text; of a long one the decisive part."""
+    try:
+        text = definition(exhibit.guard).rstrip()
+    except SpecError:  # a guard that is no definition of a module
+        return []
+    return ["```tla", text if text.count("\n") < 12 else exhibit.conjunct.strip("\n"), "```", ""]
