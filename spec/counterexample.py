@@ -6,7 +6,7 @@ and a sentence and no diagram.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +60,18 @@ def property_of(result: Result, config: str) -> str:
 
 
 def explain(
-    result: Result, module: Path, config: Path, *, title: str, wanted: bool = False, changed: Mapping[str, str] | None = None
+    result: Result, module: Path, config: str, *, title: str, wanted: bool = False, changed: Mapping[str, str] | None = None,
+    found: Sequence[Culprit] | None = None,
 ) -> Shown:
     """What a result with a trace shows.
 
-    module, config, changed: what TLC was given (changed: source of modules by name); wanted: the violation is a witness, which we
-    wish to see.
+    module, config (the .cfg's text), changed: what TLC was given (changed: source of modules by name); wanted: the violation is a
+    witness, which we wish to see; found: for whom the property is false, if that is known already.
     """
     words = Vocabulary(module, changed)
-    name = property_of(result, config.read_text())
-    found = culprits(module, config, words, name, result.trace, changed)
+    name = property_of(result, config)
+    if found is None:
+        found = culprits(module, config, words, name, result.trace, changed)
     drawable = bool(result.trace) and "net" in result.trace[0].variables
     diagram = tell(result.trace, words, title, result.loop) if drawable else None
     told = steps(result.trace, words)
@@ -86,7 +88,7 @@ def explain(
     return Shown(title, told, says, ending(result), diagram)
 
 
-def _mark(diagram: Diagram, found: list[Culprit]) -> None:
+def _mark(diagram: Diagram, found: Sequence[Culprit]) -> None:
     """The copies of which the property is false are drawn as bad."""
     for culprit in found:
         for where, value in zip(culprit.sets, culprit.values, strict=True):

@@ -69,11 +69,11 @@ def _named(words: Vocabulary, where: str, value: Value) -> str:
 
 
 def culprits(
-    module: Path, config: Path, words: Vocabulary, name: str, trace: Sequence[TraceState], changed: Mapping[str, str] | None = None
+    module: Path, config: str, words: Vocabulary, name: str, trace: Sequence[TraceState], changed: Mapping[str, str] | None = None
 ) -> list[Culprit]:
     """For whom the property `name` is false at the end of `trace`; empty if that cannot be said.
 
-    module, config, changed: of the run that gave the trace.
+    module, config (the .cfg's text), changed: of the run that gave the trace.
     """
     claims = list(_claims(words, name))
     if not claims or not trace:
@@ -81,7 +81,7 @@ def culprits(
     with scratch(module, changed or {}) as place:
         asks = place.module.parent / "Culprits.tla"
         asks.write_text(_question(module.stem, claims, trace))
-        constants = SECTIONS.sub("", config.read_text())
+        constants = SECTIONS.sub("", config)
         (cfg := asks.with_suffix(".cfg")).write_text(f"{constants}\nINIT CulpritInit\nNEXT CulpritNext\n")
         try:
             result = tlc.run_tlc(asks, cfg, library=place.library, jvm=tlc.LIGHT, seconds=60)

@@ -11,20 +11,13 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from tidegate.spec.diagram import NETWORK, Arrow, Bar, Diagram, Lifeline
+from tidegate.spec.diagram import NETWORK, Arrow, Diagram, Lifeline
+from tidegate.spec.diagram_layout import BAR, CHAR, LANE, NEUTRAL, ROW, TOP, Layout, is_direct, layout
 
 __all__ = ["svg"]
 
-ROW, TOP, GAP, LANE, BAR = 38, 86, 134, 13, 8
-CHAR = 6.6  # of 11.5 px text, at most
-PALETTE = (
-    ("#1b6ca8", "#d6e9f8"), ("#b8651b", "#fbe6d0"), ("#2e8540", "#d9f0dd"), ("#8a3fa0", "#efdcf5"), ("#a8323e", "#f9dadd"),
-    ("#5b6b12", "#eaf0c8"), ("#0f7b7b", "#d2eeee"), ("#6b4c3b", "#ecdfd7"),
-)  # fmt: skip
-NEUTRAL = ("#555d66", "#e8eaed")
 RED, GREEN = "#c0182b", "#1f7a34"
 STYLE = (
     "text{font-family:'DejaVu Sans',Verdana,'Segoe UI',Helvetica,Arial,sans-serif;font-size:11.5px;fill:#1f2328}"
@@ -33,35 +26,9 @@ STYLE = (
 )
 
 
-@dataclass
-class _Layout:
-    """Where things lie.  x: of each lifeline; side: -1 if its bars lie to the left, 1 to the right; lanes: of each bar and arrow."""
-
-    diagram: Diagram
-    x: dict[str, float] = field(default_factory=dict)
-    side: dict[str, int] = field(default_factory=dict)
-    lanes: dict[int, int] = field(default_factory=dict)
-    colours: dict[str, tuple[str, str]] = field(default_factory=dict)
-    text_width: float = 0
-    width: float = 0
-    network: tuple[float, float] = (0, 0)
-
-    def y(self, row: float) -> float:
-        return TOP + row * ROW + ROW / 2
-
-    @property
-    def bottom(self) -> float:
-        return TOP + len(self.diagram.rows) * ROW + (ROW if self.diagram.loop == len(self.diagram.rows) else 4)
-
-    def colour(self, name: str) -> tuple[str, str]:
-        if not name:
-            return NEUTRAL
-        return self.colours.setdefault(name, PALETTE[len(self.colours) % len(PALETTE)])
-
-
 def svg(diagram: Diagram) -> str:
     """The picture as an SVG document that ends in a newline."""
-    place = _layout(diagram)
+    place = layout(diagram)
     parts = [*_background(place), *_bands(place), *_lifelines(place), *_bars(place), *_arrows(place), *_rows(place)]
     foot = _foot(place)
     height = place.bottom + 26 + 17 * len(foot) + 20
@@ -70,68 +37,6 @@ def svg(diagram: Diagram) -> str:
             f'viewBox="0 0 {place.width:.0f} {height:.0f}" role="img"><title>{escape(diagram.title)}</title><style>{STYLE}</style>'
             f'<rect width="100%" height="100%" fill="#fff"/>')  # fmt: skip
     return "\n".join([head, _text(16, 28, diagram.title, "t"), *parts, "</svg>", ""])
-
-
-# ---- layout --------------------------------------------------------------------------------------------------------------
-
-
-def _layout(diagram: Diagram) -> _Layout:
-    place = _Layout(diagram)
-    for band in diagram.bands:
-        place.colour(band.colour)
-    last = len(diagram.rows)
-    rows = [52 + CHAR * (len(row.op) * 1.06 + len(row.text) + 2) for row in diagram.rows]
-    place.text_width = max([*rows, 200])
-    count = defaultdict(int, {line.key: _lanes(place, [b for b in diagram.bars if b.line == line.key], last) for line in diagram.lines})
-    messages = _message_lanes(place, last)
-    x, seen = place.text_width, False
-    for line in diagram.lines:
-        bars = count[line.key] * LANE
-        labels = max((CHAR * 0.92 * len(b.label) for b in diagram.bars if b.line == line.key), default=0.0)
-        if line.kind == "network":
-            seen = True
-            place.network = (x, x + max(messages, 2) * LANE + 18)
-            x = place.network[1] + GAP
-        elif line.kind == "memory":
-            place.x[line.key], x = x + 56, x + 118
-        else:
-            place.side[line.key] = 1 if seen else -1
-            room = max(bars + labels + 22, 62.0 if line.key == "client" else 84.0)
-            place.x[line.key] = x + (36 if line.key == "pool" else 0) if seen else x + room
-            x = place.x[line.key] + room + 8 if seen else x + room + (0 if line.key == "client" else GAP)
-        place.x.setdefault(line.key, x)
-    mark = CHAR * (len(diagram.verdict) + 4) if diagram.verdict else 0
-    place.width = max(x + mark + 24, 16 + 10.5 * len(diagram.title))
-    return place
-
-
-def _lanes(place: _Layout, bars: list[Bar], last: int) -> int:
-    """Give each bar the first lane that is free; how many there are."""
-    ends: list[float] = []
-    for bar in sorted(bars, key=lambda b: b.begin):
-        lane = next((i for i, end in enumerate(ends) if end <= bar.begin), len(ends))
-        ends[lane : lane + 1] = [last if bar.end is None else bar.end]
-        place.lanes[id(bar)] = lane
-    return len(ends)
-
-
-def _message_lanes(place: _Layout, last: int) -> int:
-    """Likewise for messages; a copy stays in the lane of its first."""
-    ends: list[int] = []
-    for arrow in place.diagram.arrows:
-        if not _direct(arrow):
-            first = [a for a in place.diagram.arrows if arrow.copy and a is not arrow and a.label == arrow.label and a.got == arrow.sent]
-            lane = place.lanes[id(first[-1])] if first else next((i for i, end in enumerate(ends) if end < arrow.sent), len(ends))
-            end = last if arrow.got is None else arrow.got
-            kept = [a.got if a.got is not None else last for a in place.diagram.arrows if a.copy and a.label == arrow.label]
-            ends[lane : lane + 1] = [max([end, *kept])]
-            place.lanes[id(arrow)] = lane
-    return len(ends)
-
-
-def _direct(arrow: Arrow) -> bool:
-    """Does it not pass the network?"""
-    return arrow.source == "client" or arrow.target == "client"
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------------
@@ -152,7 +57,7 @@ def _head(x: float, y: float, way: int, colour: str) -> str:
     return f'<path d="M{x:.1f} {y:.1f}l{-7 * way} -3.6v7.2z" fill="{colour}"/>'
 
 
-def _background(place: _Layout) -> list[str]:
+def _background(place: Layout) -> list[str]:
     out = []
     for i in range(0, len(place.diagram.rows), 2):
         out.append(f'<rect x="0" y="{TOP + i * ROW}" width="{place.width:.0f}" height="{ROW}" fill="#f7f8fa"/>')
@@ -166,7 +71,7 @@ def _background(place: _Layout) -> list[str]:
     return out
 
 
-def _bands(place: _Layout) -> list[str]:
+def _bands(place: Layout) -> list[str]:
     out = []
     for band in place.diagram.bands:
         end = len(place.diagram.rows) if band.end is None else band.end
@@ -181,7 +86,7 @@ def _bands(place: _Layout) -> list[str]:
     return out
 
 
-def _lifelines(place: _Layout) -> list[str]:
+def _lifelines(place: Layout) -> list[str]:
     out = []
     for line in place.diagram.lines:
         if line.kind == "network":
@@ -201,7 +106,7 @@ def _title(line: Lifeline, x: float, y: float) -> list[str]:
             _text(x, y + 2, line.title, "h", "middle", "#fff")]  # fmt: skip
 
 
-def _bars(place: _Layout) -> list[str]:
+def _bars(place: Layout) -> list[str]:
     out = []
     lanes: dict[str, int] = defaultdict(int)
     for bar in place.diagram.bars:
@@ -222,11 +127,11 @@ def _bars(place: _Layout) -> list[str]:
     return out
 
 
-def _arrows(place: _Layout) -> list[str]:
+def _arrows(place: Layout) -> list[str]:
     out = []
     sends: dict[tuple[str, int], int] = defaultdict(int)
     for arrow in place.diagram.arrows:
-        if _direct(arrow):
+        if is_direct(arrow):
             y, left, right = place.y(arrow.sent), place.x[arrow.source], place.x[arrow.target]
             out += [_line([(left, y), (right, y)], NEUTRAL[0]), _head(right, y, 1 if right > left else -1, NEUTRAL[0])]
             continue
@@ -237,7 +142,7 @@ def _arrows(place: _Layout) -> list[str]:
     return out
 
 
-def _message(place: _Layout, arrow: Arrow, k: int) -> list[str]:
+def _message(place: Layout, arrow: Arrow, k: int) -> list[str]:
     """One message; it is the k-th that its sender sends in this row."""
     colour = RED if arrow.lost else place.colour(arrow.colour)[0]
     lane = place.network[0] + 9 + LANE * place.lanes[id(arrow)] + LANE / 2
@@ -261,13 +166,13 @@ def _message(place: _Layout, arrow: Arrow, k: int) -> list[str]:
     return out
 
 
-def _label(place: _Layout, arrow: Arrow, x: float, y: float, colour: str, side: int) -> list[str]:
+def _label(place: Layout, arrow: Arrow, x: float, y: float, colour: str, side: int) -> list[str]:
     """The message's name, between the lifeline at x and the network."""
     anchor = "start" if side < 0 else "end"
     return [_text(x - side * 10, y, arrow.label, "s", anchor, colour)]
 
 
-def _rows(place: _Layout) -> list[str]:
+def _rows(place: Layout) -> list[str]:
     out = []
     for i, row in enumerate(place.diagram.rows):
         y = place.y(i)
@@ -280,7 +185,7 @@ def _rows(place: _Layout) -> list[str]:
     return out + _ends(place)
 
 
-def _ends(place: _Layout) -> list[str]:
+def _ends(place: Layout) -> list[str]:
     """The mark at the last row, and what repeats for ever."""
     diagram, out = place.diagram, []
     last = len(diagram.rows)
@@ -298,11 +203,11 @@ def _ends(place: _Layout) -> list[str]:
     return out
 
 
-def _foot(place: _Layout) -> list[str]:
+def _foot(place: Layout) -> list[str]:
     return textwrap.wrap(place.diagram.sentence, max(40, int((place.width - 40) / 7.1)))
 
 
-def _footer(place: _Layout, lines: list[str]) -> list[str]:
+def _footer(place: Layout, lines: list[str]) -> list[str]:
     y = place.bottom + 30
     out = [_text(16, y + 17 * i, line, "b", fill=GREEN if place.diagram.good else RED) for i, line in enumerate(lines)]
     if place.diagram.legend:

@@ -11,13 +11,14 @@ import hashlib
 import importlib
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import networkx as nx
 
-from tidegate.spec import gen, sany
+from tidegate.spec import gen, museum_page, sany
 from tidegate.spec.comments import header
 from tidegate.spec.graph import cfg_constants, machine_graph
 from tidegate.spec.paths import root
@@ -48,7 +49,8 @@ def machines() -> list[tuple[Path, Path]]:
 def outputs() -> dict[Path, str]:
     """Every file that is drawn, with its text."""
     docs = root() / "docs"
-    return {docs / "machines.md": document(), **{docs / "machines" / f"{t.stem}.svg": picture(s, t) for t, s in machines()}}
+    pictures = {docs / "machines" / f"{t.stem}.svg": picture(s, t) for t, s in machines()}
+    return {docs / "machines.md": document(), **pictures, **museum_page.outputs()}
 
 
 def picture(source: Path, target: Path) -> str:
@@ -83,6 +85,7 @@ def section(source: Path, target: Path) -> str:
     return "\n".join([*head, header(lines), "", image, "", *guard_table(source), ""])
 
 
+@cache
 def reachable(module: ModuleType, config: Path) -> nx.MultiDiGraph:
     """The machine's graph at the bounds of `config`."""
     return machine_graph(module, cfg_constants(config), [canon(initial(module, config))])
@@ -153,7 +156,7 @@ def check() -> list[str]:
     """The drawings that are stale, missing or left over; empty if all is well."""
     found = outputs()
     stale = [path for path, text in found.items() if not path.exists() or path.read_text() != text]
-    return [str(path.relative_to(root())) for path in [*stale, *_leftover(found)]]
+    return [str(path.relative_to(root())) for path in [*stale, *_leftover(found), *museum_page.stale()]]
 
 
 def _leftover(found: dict[Path, str]) -> list[Path]:

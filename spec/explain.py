@@ -95,23 +95,22 @@ def message_text(message: Value) -> str:
     return f"{fields['op']} {about} {value_text(fields[about])}" if about else event_text(message)
 
 
-def _keyed(name: str, before: Value, after: Value, words: Vocabulary) -> Iterator[str]:
+def _keyed(title: str, before: Value, after: Value, words: Vocabulary, domains: list[list[str]]) -> Iterator[str]:
     """The changes of a variable that holds one state for each key: a line for each key, its fields in one row."""
-    old, new = as_function(before), as_function(after)
-    assert old is not None
-    assert new is not None
-    title = words.machine(name) or name
-    for key in sorted(old, key=show):
-        fields = [line.removeprefix(".") for line in changes(old[key], new[key], "")]
-        if fields:
-            yield f"{title} {words.named(words.domain(name), key)}: {'; '.join(f.removeprefix(': ') for f in fields)}"
+    old, new = as_function(before) or {}, as_function(after) or {}
+    for key in sorted(old.keys() & new.keys(), key=show):
+        named = f"{title} {words.named(domains[0], key)}"
+        if domains[1:]:
+            yield from _keyed(named, old[key], new[key], words, domains[1:])
+        elif fields := [line.removeprefix(".") for line in changes(old[key], new[key], "")]:
+            yield f"{named}: {'; '.join(f.removeprefix(': ') for f in fields)}"
 
 
 def changed(name: str, before: Value, after: Value, words: Vocabulary | None) -> Iterator[str]:
     """What differs in one variable."""
     old, new = as_function(before), as_function(after)
     if words and words.domain(name) and old and new and old.keys() == new.keys():
-        yield from _keyed(name, before, after, words)
+        yield from _keyed(words.machine(name) or name, before, after, words, words.domain(name))
     else:
         yield from changes(before, after, name)
 

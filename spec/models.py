@@ -217,7 +217,7 @@ def print_counterexample(outcome: Outcome, console: Console, pictures: Path | No
     assert outcome.result is not None
     model = outcome.model
     wanted = model.violates is not None and not outcome.wrong
-    shown = explain(outcome.result, model.module, model.config, title=f"{model.name}: {outcome.said}", wanted=wanted)
+    shown = explain(outcome.result, model.module, model.config.read_text(), title=f"{model.name}: {outcome.said}", wanted=wanted)
     console.print(shown.table())
     if shown.ending:
         console.print(shown.ending)

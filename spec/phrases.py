@@ -10,7 +10,7 @@ from tidegate.spec.diagram import NETWORK
 from tidegate.spec.explain import as_function, message_text, value_text
 from tidegate.spec.trace_lines import RECEIVED, ROLE_OF
 from tidegate.spec.values import TRUE, Value, show
-from tidegate.spec.vocabulary import Vocabulary, record
+from tidegate.spec.vocabulary import Vocabulary, items, record
 
 __all__ = ["actor", "phrase", "receiver", "sender"]
 
@@ -46,7 +46,7 @@ def phrase(event: dict[str, Value], before: dict[str, Value], words: Vocabulary)
         return f"{op[:4].lower()} of {said.get('transfer', '')} {'ends' if event.get('ok') == TRUE else 'fails'}"
     if "message" in event:
         said["message"] = message_text(event["message"])
-    said["step"] = _step(event.get("run"), before)
+    said["step"] = _step(event, before)
     template = PHRASES.get(op)
     try:
         text = template.format_map(said) if template else None
@@ -59,22 +59,33 @@ def phrase(event: dict[str, Value], before: dict[str, Value], words: Vocabulary)
     return text
 
 
-def _step(run: Value, before: dict[str, Value]) -> str:
-    """The chunk and layer at which a run is."""
-    state = record((as_function(before.get("runs", "")) or {}).get(run, "")) or {}
+def _step(event: dict[str, Value], before: dict[str, Value]) -> str:
+    """The chunk and layer at which a run is, on its rank where there are several."""
+    runs = as_function(before.get("runs", "")) or {}
+    if "member" in event:
+        runs = as_function(runs.get(event["member"], "")) or {}
+    state = record(runs.get(event.get("run"), "")) or {}
     return f"chunk {state['chunk']} layer {state['layer']}" if {"chunk", "layer"} <= state.keys() else "its next step"
 
 
 def receiver(message: Value) -> str:
     """The lifeline at which a message arrives."""
     op = (record(message) or {}).get("op")
-    return next((role for role, received in RECEIVED.items() if op in received), NETWORK)
+    role = next((role for role, received in RECEIVED.items() if op in received), NETWORK)
+    return _ranked(role, record(message) or {})
+
+
+def _ranked(role: str, about: dict[str, Value]) -> str:
+    """A side's lifeline: of Prefill, the rank that a transfer or a message names."""
+    transfer = items(about.get("transfer", "")) or []
+    member = about.get("member", transfer[3] if len(transfer) > 3 else None)
+    return f"{role} {member}" if role == "prefill" and isinstance(member, int) else role
 
 
 def sender(message: Value, who: str) -> str:
     """The lifeline from which a message comes: the other side of its receiver, where the step itself is nobody's."""
     to = receiver(message)
-    return {"prefill": "decode", "decode": "prefill"}.get(to, who)
+    return {"prefill": "decode", "decode": _ranked("prefill", record(message) or {})}.get(to.split()[0], who)
 
 
 def actor(event: dict[str, Value], before: dict[str, Value], after: dict[str, Value], words: Vocabulary) -> str:
@@ -87,13 +98,13 @@ def actor(event: dict[str, Value], before: dict[str, Value], after: dict[str, Va
     if op == "Evict":
         return "pool"
     if op in ROLE_OF and op != "Deliver":
-        return ROLE_OF[op]
+        return _ranked(ROLE_OF[op], event)
     if op == "Lose":
         return NETWORK
     changed = {name for name in after if before.get(name) != after[name]}
     for role in ("prefill", "decode"):
         if role in op.lower() or changed & OWN[role]:
-            return role
+            return _ranked(role, event)
     return NETWORK if "net" in changed else show(op)
 
 

@@ -22,6 +22,7 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
+SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish")
 RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
@@ -39,8 +40,9 @@ class Outcome:
 
 def random_bounds(rng: random.Random) -> Bounds:
     """A size and a budget for each fault; one World in three has read_lease."""
-    layers = rng.randint(1, 8)
-    shared = frozenset(l for l in range(1, layers + 1) if rng.random() < 0.75)  # noqa: E741
+    layers = rng.choice((1, 2, rng.randint(1, 8), rng.randint(1, 8)))
+    sharing = rng.choice((0.0, 0.5, 0.75, 1.0))
+    shared = frozenset(layer for layer in range(1, layers + 1) if rng.random() < sharing)
     lease = rng.random() < 0.33
     attempts, chunks = rng.randint(1, 6), rng.randint(1, 4)
     fail, unknown, save, load, evict, abort = (rng.choice((0, 0, 1, 3)) for _ in range(6))
@@ -58,38 +60,47 @@ def simulate(
     *,
     faults: Collection[str] = FAULTS,
     world: Callable[[Bounds], World] = World,
-    told: Callable[[Outcome], None] = lambda o: None,
+    told: Callable[[Outcome], object] = lambda o: None,
 ) -> Outcome:
     """At least `steps` steps over as many Worlds as it takes; stops at the first thing that is wrong.
 
-    faults: those that may strike (names of `bounds.FAULTS`).  told: is called after each World.
+    faults: those that may strike (names of `bounds.FAULTS`).  told: is called after each World; if it answers True, that is enough.
     """
     spared = dict.fromkeys(set(FAULTS) - set(faults), 0)
     option = f" --faults {','.join(f for f in FAULTS if f in faults) or 'none'}" if spared else ""
     out, sha, number = Outcome(), hashlib.blake2b(digest_size=16), 0
-    while out.steps < steps and not out.wrong:
+    enough = False
+    while out.steps < steps and not out.wrong and not enough:
         rng = random.Random(f"{seed}/{number}")
         bounds = replace(random_bounds(rng), **spared)  # type: ignore[arg-type]  # the names are those of budgets
         recent: deque[Label] = deque(maxlen=12)
-        wrong = _one(world(bounds), rng, out, sha.update, recent)
+        wrong = _one(world(bounds), rng, _rates(rng), out, sha.update, recent)
         if wrong:
             story = "\n".join(f"    {label}" for label in recent)
             repeat = f"tidegate sim --seed {seed} --steps {out.steps}{option}"
             out.wrong = f"{wrong}\n  world {number} of seed {seed}: {bounds}\n  the latest steps:\n{story}\n  again: {repeat}"
         number += 1
         out.worlds = number
-        told(out)
+        enough = told(out) is True
     out.digest = sha.hexdigest()
     return out
 
 
-def _one(w: World, rng: random.Random, out: Outcome, update: Callable[[bytes], None], recent: deque[Label]) -> str:
+def _rates(rng: random.Random) -> dict[str, float]:
+    """How readily each operation is taken when it is met: in each World other devices are slow, so that other things overlap."""
+    rates = {op: 0.05 for op in SLOW if rng.random() < 0.3}
+    return RARE | {"ResendReady": 0.2, "ResendReport": 0.2} | rates
+
+
+def _one(
+    w: World, rng: random.Random, rates: dict[str, float], out: Outcome, update: Callable[[bytes], None], recent: deque[Label]
+) -> str:
     """One World from its beginning to its rest; what was wrong, or nothing."""
     for step in range(STEPS_PER_WORLD + PATIENCE):
         moves = w.moves() if step < STEPS_PER_WORLD else _ending(w)
         if not moves:
             break
-        label = _choose(moves, rng)
+        label = _choose(moves, rng, rates)
         recent.append(label)
         update(repr(label).encode())
         try:
@@ -104,7 +115,7 @@ def _one(w: World, rng: random.Random, out: Outcome, update: Callable[[bytes], N
         for _ in range(PATIENCE):
             if not (moves := _ending(w)):
                 break
-            w.apply(_choose(moves, rng))
+            w.apply(_choose(moves, rng, rates))
             out.steps += 1
     stuck = [] if at_rest(w) else [f"hang: {what}" for what in waiting(w)]
     return "; ".join(w.violations() or stuck)
@@ -122,15 +133,13 @@ def _ending(w: World) -> list[Label]:
     return moves
 
 
-def _choose(moves: list[Label], rng: random.Random) -> Label:
-    """Mostly any move; a fault, and a repetition, only rarely, so that work gets done between them."""
+def _choose(moves: list[Label], rng: random.Random, rates: dict[str, float]) -> Label:
+    """Mostly any move; what is slow here, a fault, and a repetition, only rarely, so that work gets done between them."""
     for _ in range(8):
         label = moves[rng.randrange(len(moves))]
-        rate = RARE.get(label[0], 1.0)
-        if label[0].startswith("Resend"):
-            rate = 0.2
-        elif label[-1] in FAILING.get(label[0], ()):
-            rate = 0.1
+        rate = rates.get(label[0], 1.0)
+        if label[-1] in FAILING.get(label[0], ()):
+            rate = min(rate, 0.1)
         if rng.random() < rate:
             return label
     return label

@@ -20,7 +20,7 @@ from tidegate.spec.vocabulary import Vocabulary, items, record
 
 __all__ = ["tell"]
 
-LEGEND = "1·2·3 is run 1, chunk 2, layer 3"
+LEGEND = "1·2·3 is run 1, chunk 2, layer 3; a fourth number is the Prefill rank"
 FAULTS = ("Lose", "Abort", "Revoke", "Evict", "Miss", "Crash")
 
 
@@ -39,6 +39,7 @@ def tell(trace: list[TraceState], words: Vocabulary, title: str, loop: int | Non
         _memory(out, number, before.get("mem", ""), after.get("mem", ""))
     if loop is not None:
         out.loop = len(out.rows) if loop == 0 else loop - 1
+    _one_rank(out)
     out.lines = _lifelines(out, states[-1])
     return out
 
@@ -110,7 +111,9 @@ def _under(io: Any) -> Iterator[tuple[tuple[str, str], dict[str, Value]]]:
         fields = record(one)
         if fields and isinstance(fields.get("op"), str) and "transfer" in fields:
             op = "read" if fields["op"] == "stray" else str(fields["op"])
-            line = {"read": "decode", "attend": "prefill"}.get(op, "pool")
+            rank = items(fields["transfer"]) or []
+            prefill = f"prefill {rank[3]}" if len(rank) > 3 else "prefill"
+            line = {"read": "decode", "attend": prefill}.get(op, "pool")
             yield (line, f"{op} {value_text(fields['transfer'])}"), fields
 
 
@@ -126,12 +129,11 @@ def _content(run: Value, layer: Value) -> str:
 
 def _memory(out: Diagram, number: int, before: Any, after: Any) -> None:
     """Bands of slots whose contents changed in this row."""
-    old, new = as_function(before) or {}, as_function(after) or {}
-    for slot in sorted(new, key=show):
-        if slot in old and old[slot] == new[slot]:
+    old, new = _slots(before), _slots(after)
+    for line in sorted(new):
+        if line in old and old[line] == new[line]:
             continue
-        line = f"slot {value_text(slot)}"
-        held = items(new[slot]) or []
+        held = items(new[line]) or []
         for band in out.bands:
             if band.line == line and band.end is None:
                 band.end = number
@@ -143,6 +145,48 @@ def _memory(out: Diagram, number: int, before: Any, after: Any) -> None:
         out.bands.append(Band(line, text, _content(run, layer), number))
 
 
+def _slots(mem: Any) -> dict[str, Value]:
+    """Lifeline -> contents of every slot: of each rank, and of each lane, where there are several."""
+    flat: dict[tuple[Value, ...], Value] = {}
+
+    def walk(value: Value, path: tuple[Value, ...]) -> None:
+        held = items(value)
+        if path and held and len(held) == 3 and all(isinstance(part, int) for part in held):
+            flat[path] = value
+        else:
+            for key, inner in (as_function(value) or {}).items():
+                walk(inner, (*path, *(items(key) or [key])))
+
+    walk(mem, ())
+    varies = [len({path[i] for path in flat}) > 1 for i in range(min(map(len, flat), default=0))]
+    slot = 1 if len(varies) == 3 else 0  # <<member, slot, lane>>
+    kept = [i for i, differs in enumerate(varies) if differs or i == slot]
+    return {"slot " + ".".join(value_text(path[i]) for i in kept): value for path, value in sorted(flat.items(), key=_show_path)}
+
+
+def _show_path(pair: tuple[tuple[Value, ...], Value]) -> str:
+    return " ".join(map(show, pair[0]))
+
+
+def _one_rank(out: Diagram) -> None:
+    """Where Prefill has one rank, it goes by that name; where it has several, what names none is the first one's."""
+    things: list[Row | Bar] = [*out.rows, *out.bars]
+    keys = {thing.line for thing in things} | {end for arrow in out.arrows for end in (arrow.source, arrow.target)}
+    ranks = {key for key in keys if key.startswith("prefill ")}
+    if not ranks:
+        return
+
+    def name(key: str) -> str:
+        if not key.startswith("prefill"):
+            return key
+        return "prefill" if len(ranks) == 1 else "prefill 0" if key == "prefill" else key
+
+    for thing in things:
+        thing.line = name(thing.line)
+    for arrow in out.arrows:
+        arrow.source, arrow.target = name(arrow.source), name(arrow.target)
+
+
 def _lifelines(out: Diagram, last: dict[str, Value]) -> list[Lifeline]:
     used = {row.line for row in out.rows} | {bar.line for bar in out.bars}
     used |= {end for arrow in out.arrows for end in (arrow.source, arrow.target)}
@@ -150,8 +194,7 @@ def _lifelines(out: Diagram, last: dict[str, Value]) -> list[Lifeline]:
     lines += [Lifeline(key, key.capitalize()) for key in sorted(used) if key.startswith("decode")] or [Lifeline("decode", "Decode")]
     lines += [Lifeline(NETWORK, "network", "network")]
     lines += [Lifeline(key, key.capitalize()) for key in sorted(used) if key.startswith("prefill")] or [Lifeline("prefill", "Prefill")]
-    slots = sorted(as_function(last.get("mem", "")) or {}, key=show)
-    lines += [Lifeline(f"slot {value_text(slot)}", f"slot {value_text(slot)}", "memory") for slot in slots]
+    lines += [Lifeline(slot, slot, "memory") for slot in _slots(last.get("mem", ""))]
     known = {line.key for line in lines} | {"pool"}
     lines += [Lifeline(key, key) for key in sorted(used - known) if key]
     return [*lines, Lifeline("pool", "pool")] if "pool" in used else lines

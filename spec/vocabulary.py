@@ -22,8 +22,8 @@ __all__ = ["Definition", "Vocabulary", "items", "record"]
 EXTENDS = re.compile(r"^\s*EXTENDS\s+(.+)$", re.MULTILINE)
 DEFINITION = re.compile(r"^(\w+)(?:\([\w, ]*\))?\s*==", re.MULTILINE)
 INSTANCE = re.compile(r"^(\w+) == INSTANCE (\w+)", re.MULTILINE)
-STARTS = re.compile(r"^\s*/\\ (\w+) = \[\w+ \\in (.+?) \|-> (?:(\w+)!)?", re.MULTILINE)
-SINGULAR = {"Runs": "run", "Chunks": "chunk", "Layers": "layer", "Attempts": "attempt", "Blocks": "block set", "Slots": "slot"}
+STARTS = re.compile(r"^\s*/\\ (\w+) = \[\w+ \\in (.+?) \|-> (?:\[\w+ \\in (.+?) \|-> )?(?:(\w+)!)?", re.MULTILINE)
+KNOWN = {"Blocks": ["block set"], "Gates": ["slot", "lane"]}  # sets whose members are not called after them
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,15 @@ class Vocabulary:
         return re.sub(r"^(?:[IL]\d+[^:]*): ", "", " ".join(definition.comment.split())) if definition else ""
 
     @cached_property
-    def _starts(self) -> dict[str, tuple[str, str]]:
-        """Variable -> (its domain, the machine it starts as)."""
+    def _starts(self) -> dict[str, tuple[list[str], str]]:
+        """Variable -> (its domain, and that of its values if they are functions too; the machine it starts as)."""
         machines = dict(INSTANCE.findall(self.text))
-        return {name: (domain, machines.get(alias, "")) for name, domain, alias in STARTS.findall(self.text)}
+        found = STARTS.findall(self.text)
+        return {name: ([d for d in domains if d], machines.get(alias, "")) for name, *domains, alias in found}
 
     def machine(self, variable: str) -> str:
         """The machine whose states a variable holds; empty if none."""
-        return self._starts.get(variable, ("", ""))[1]
+        return self._starts.get(variable, ([], ""))[1]
 
     def words(self, domain: str) -> list[str]:
         """What the components of a set's members are called: Runs \\X Chunks -> run, chunk.  Empty if nothing is known."""
@@ -95,21 +96,21 @@ class Vocabulary:
             name = part.strip(" ()")
             found = self.definitions.get(name)
             body = re.sub(r"\\\*.*", "", found.text.split("==", 1)[1]) if found else ""
-            if name in SINGULAR:
-                out.append(SINGULAR[name])
+            if name in KNOWN:
+                out += KNOWN[name]
             elif "\\X" in body:
                 out += self.words(body)
             elif re.fullmatch(r"[A-Z]\w*s", name):
                 out.append(re.sub(r"(?<!^)(?=[A-Z])", " ", name[:-1]).lower())
             elif name.startswith("DOMAIN ") and name.split()[1] in self._starts:
-                out += self.words(self._starts[name.split()[1]][0])
+                out += self.words(self._starts[name.split()[1]][0][0])
             else:
                 return []
         return out
 
-    def domain(self, variable: str) -> list[str]:
-        """Words for the key of a variable."""
-        return self.words(self._starts[variable][0]) if variable in self._starts else []
+    def domain(self, variable: str) -> list[list[str]]:
+        """Words for the keys of a variable, outer ones first; empty if it is no function."""
+        return [self.words(domain) for domain in self._starts[variable][0]] if variable in self._starts else []
 
     def named(self, words: list[str], key: Value) -> str:
         """A key in words: <<1, 2, 1>> -> run 1 chunk 2 layer 1."""

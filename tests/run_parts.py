@@ -37,9 +37,11 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
         "gen": [[str(BIN / "tidegate"), "gen", "--check"]],
     }
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
+    table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:
         table["mutants"] = [[str(BIN / "tidegate"), "check", "--mutants"]]
+        table["properties"] = [[str(BIN / "tidegate"), "check", "--properties"]]
     return table
 
 

@@ -14,11 +14,12 @@ from types import FrameType
 
 import typer
 
-from tidegate.engine.cli import check, config, decode, draw, gen, prefill, proxy, run, sim, trace
+from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
 app.command("config")(config.command)
+app.command("coverage")(coverage.command)
 app.command("decode")(decode.command)
 app.add_typer(draw.app, name="draw")
 app.command("gen")(gen.command)

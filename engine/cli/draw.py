@@ -64,28 +64,51 @@ def witness(name: Name, out: Out = None) -> None:
 
 
 @app.command("museum")
-def museum(name: Annotated[str, typer.Argument(metavar="NAME", help="A property whose planted bug is drawn.")], out: Out = None) -> None:
-    """Plant a bug of tla/museum and draw what TLC finds.
+def museum(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="An exhibit, or a property whose planted bug is drawn.")] = "",
+    out: Out = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Without a name: TLCs at a time.")] = 2,
+) -> None:
+    """Draw what TLC finds with a fault of tla/museum planted; without a name, all whose behaviour is stale, and docs/museum.md.
 
-    Example: `tidegate draw museum ReuseSafe -o reuse.svg`
+    Example: `tidegate draw museum remote-reader-forgotten -o reuse.svg`
     """
+    from tidegate.spec import draw, museum_page
     from tidegate.spec.errors import SpecError
-    from tidegate.spec.museum import plant, planted, show
 
     with _told():
-        bugs = {bug.property: bug for bug in planted()}
-        if name not in bugs:
-            raise SpecError(f"no planted bug named {name}: there are {', '.join(bugs)}")
-        from tidegate.spec.counterexample import explain
-        from tidegate.spec.variant import configurations
+        if name:
+            _drawn(_exhibit(name), out or Path(f"{name}.svg"))
+            return
+        wrong = museum_page.look(on_done=lambda text: typer.echo(text, err=True), jobs=jobs)
+        if wrong:
+            raise SpecError("\n".join(wrong))
+        typer.echo(f"wrote {len(draw.write())} files")
 
-        bug = bugs[name]
-        (model,) = configurations([bug.configuration])
-        result = show(bug)
-        if not result.trace:
-            raise SpecError(f"with this bug planted TLC finds no violation in {bug.configuration}: {bug.mistake}")
-        shown = explain(result, model.module, model.config, title=bug.mistake, changed=plant(bug))
-        _drawn(shown, out or Path(f"{name}.svg"))
+
+def _exhibit(name: str) -> Shown:
+    """The kept behaviour of an exhibit, or what TLC finds with a property's planted bug. Raises SpecError if there is neither."""
+    from tidegate.spec import museum, museum_page
+    from tidegate.spec.counterexample import explain
+    from tidegate.spec.errors import SpecError
+    from tidegate.spec.variant import configurations
+
+    bugs = {bug.property: bug for bug in museum.planted()}
+    known = {exhibit.name: exhibit for exhibit in museum.exhibits()}
+    if name in known:
+        kept = museum_page.shown(known[name])
+        if kept is None:
+            why = "a probe looks at it, not TLC" if known[name].probe else "`tidegate draw museum` looks for it"
+            raise SpecError(f"{name} has no behaviour to draw: {why}")
+        return kept
+    if name not in bugs:
+        raise SpecError(f"no exhibit named {name}: there are {', '.join([*known, *bugs])}")
+    bug = bugs[name]
+    (model,) = configurations([bug.configuration])
+    result = museum.show(bug)
+    if not result.trace:
+        raise SpecError(f"with this bug planted TLC finds no violation in {bug.configuration}: {bug.mistake}")
+    return explain(result, model.module, model.text, title=bug.mistake, changed=museum.plant(bug))
 
 
 @app.command("trace")
@@ -140,7 +163,7 @@ def _found(name: str, *, wanted: bool = False) -> Shown:
     if not outcome.result.trace:
         raise SpecError(f"{name} passes ({outcome.result.distinct:,} states): there is no counterexample to draw")
     good = model.violates is not None and not outcome.wrong
-    return explain(outcome.result, model.module, model.config, title=f"{name}: {outcome.said}", wanted=good)
+    return explain(outcome.result, model.module, model.config.read_text(), title=f"{name}: {outcome.said}", wanted=good)
 
 
 def _drawn(shown: Shown, path: Path) -> None:

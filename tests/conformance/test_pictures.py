@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tidegate.spec import draw, models, story
+from tidegate.spec import draw, models, museum_page, story
 from tidegate.spec.counterexample import explain
 from tidegate.spec.diagram import Diagram
 from tidegate.spec.diagram_svg import svg
@@ -92,6 +92,27 @@ def test_only_what_changed_is_listed(words: Vocabulary) -> None:
     assert "epoch" not in str(table)
 
 
+def test_several_ranks_have_lifelines_and_slots_of_their_own(words: Vocabulary) -> None:
+    """A group of two: names of four parts, memory by rank and lane."""
+    mem = "(0 :> (<<0, 1>> :> <<0, 0, 0>>) @@ 1 :> (<<0, 1>> :> {}))"
+    ready = '[op |-> "READY", transfer |-> <<1, 1, 2, 1>>, attempt |-> 1]'
+
+    def ranked(number: int, ev: str, net: str, held: str) -> TraceState:
+        return TraceState(number, "Next", parse_state(f"/\\ ev = {ev}\n/\\ net = {{{net}}}\n/\\ io = {{}}\n/\\ mem = {mem.format(held)}"))
+
+    trace = [
+        ranked(1, '[op |-> "Init"]', START, "<<0, 0, 0>>"),
+        ranked(2, '[op |-> "Write", run |-> 1, member |-> 1]', f"{START}, {ready}", "<<1, 2, 1>>"),
+        ranked(3, '[op |-> "LayerDone", transfer |-> <<1, 1, 2, 0>>]', f"{START}, {ready}", "<<1, 2, 1>>"),
+        ranked(4, deliver(ready), START, "<<1, 2, 1>>"),
+    ]
+    told = story.tell(trace, words, "a group")
+    assert [line.key for line in told.lines] == ["decode", "network", "prefill 0", "prefill 1", "slot 0.0", "slot 1.0"]
+    assert messages(told) == [("READY 1·1·2·1", "prefill 1", "decode", 0, 2, False, False)]
+    assert [(b.line, b.begin) for b in told.bands] == [("slot 1.0", 0)]
+    assert ET.fromstring(svg(told)).tag.endswith("svg")
+
+
 def test_the_lasso_is_drawn(words: Vocabulary) -> None:
     assert "and nothing happens any more" in svg(story.tell(STORY, words, "a story", 0))
     assert story.tell(STORY, words, "a story", 3).loop == 2
@@ -110,7 +131,7 @@ def violated() -> tuple[Result, Path]:
 
 def test_a_counterexample_is_told_with_its_names(violated: tuple[Result, Path], words: Vocabulary) -> None:
     result, config = violated
-    shown = explain(result, SYSTEM, config, title="a leak")
+    shown = explain(result, SYSTEM, config.read_text(), title="a leak")
     assert re.search(r"^Step \d+, .*, breaks NoLeak for slot 0: when nothing is under way, nothing is held\.$", shown.sentence)
     assert shown.diagram is not None
     events = [record(one.variables["ev"]) or {} for one in result.trace[1:]]
@@ -185,7 +206,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("tla", "protocol", "spec"):
         (tmp_path / name).symlink_to(root() / name)
     shutil.copytree(root() / "docs", tmp_path / "docs")
-    monkeypatch.setattr(draw, "root", lambda: tmp_path)
+    for module in (draw, museum_page):
+        monkeypatch.setattr(module, "root", lambda: tmp_path)
     return tmp_path
 
 
@@ -196,6 +218,38 @@ def test_a_tampered_missing_or_left_over_picture_is_stale(checkout: Path) -> Non
     assert draw.check() == ["docs/machines/physical_buffer.svg"]
     path.rename(path.with_name("other.svg"))
     assert draw.check() == ["docs/machines/physical_buffer.svg", "docs/machines/other.svg"]
+
+
+def test_a_tampered_picture_of_the_museum_is_stale(checkout: Path) -> None:
+    path = next((checkout / "docs" / "museum").glob("*.svg"))
+    text = path.read_text()
+    for altered in (text.replace("READY", "READ", 1), text.replace("source ", "source 0", 1)):
+        path.write_text(altered)
+        assert altered != text
+        assert draw.check() == [str(path.relative_to(checkout))]
+
+
+def test_a_trace_of_another_model_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a guard changes in the model; comments may change as they like."""
+    exhibit = museum_page._drawable()[0]
+    place = museum_page.setting(exhibit)
+    now = museum_page._key(exhibit, place)
+    real = Path.read_text
+    edits = {"free": ("\"free\"", "\"fere\""), "comment": ("EXTENDS", "\\* a remark\nEXTENDS")}
+    keys = {}
+    for name, (old, new) in edits.items():
+        monkeypatch.setattr(Path, "read_text", lambda self, *a, old=old, new=new, **k: real(self, *a, **k).replace(old, new)
+                            if self.suffix == ".tla" else real(self, *a, **k))  # fmt: skip
+        keys[name] = museum_page._key(exhibit, place)
+    assert keys["comment"] == now
+    assert keys["free"] != now
+
+
+def test_a_kept_behaviour_is_the_one_that_tlc_found(violated: tuple[Result, Path]) -> None:
+    result = violated[0]
+    again, who = museum_page._restored(museum_page._stored(result, [], "key"))
+    assert [one.variables for one in again.trace] == [one.variables for one in result.trace]
+    assert (again.violated, again.loop, who) == (result.violated, result.loop, [])
 
 
 def test_a_picture_of_a_machine_shows_every_move() -> None:

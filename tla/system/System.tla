@@ -58,7 +58,7 @@ LeaseSpec == /\ Spec
              /\ \A t \in Transfers : WF_vars(Revoke(t))
 
 \* L1: every run gets its verdict, every gate opens again, every attempt ends.
-EveryRunEnds == \A r \in Runs : runs[r].phase \in {"running", "computed"} ~> runs[r].phase \in {"done", "failed"}
+EveryRunEnds == \A r \in Runs : runs[r].phase = "running" ~> runs[r].phase \in {"done", "failed"}
 EveryGateOpens == \A i \in Slots : slots[i].phase # "free" ~> slots[i].phase = "free"
 EveryAttemptEnds == \A a \in Attempts : attempts[a].phase # "idle" ~> attempts[a].phase \in {"failed", "released"}
 \* L2: whatever happened, the blocks come back.

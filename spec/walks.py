@@ -1,0 +1,132 @@
+"""Three ways to walk the machines' edges: a complete search of small Worlds, a simulation, the traces of real processes.
+
+Rules: each way runs the real sessions, and what is walked is what the machines then do (`edges`); a trace is walked by feeding
+the events of each process, in their order, to a session of that role, which does what the process's own session did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.messages import TransferId
+from tidegate.protocol.prefill import PrefillSession
+from tidegate.protocol.topology import SlotPlan
+from tidegate.spec.bounds import Bounds
+from tidegate.spec.edges import Edge, walking
+from tidegate.spec.errors import SpecError
+from tidegate.spec.sim import Outcome, simulate
+from tidegate.spec.trace_lines import File, Line, read_file
+from tidegate.spec.world import World
+
+__all__ = ["explored", "simulated", "traced"]
+
+
+def explored(bounds: Bounds, world: Callable[[Bounds], World] = World) -> set[Edge]:
+    """The edges of everything that a World of these bounds may do."""
+    first = world(bounds)
+    seen, todo = {hash(first.key())}, deque([first])  # 64 bits each, as TLC does
+    with walking() as walked:
+        while todo:
+            here = todo.popleft()
+            for label in here.moves():
+                there = here.clone()
+                there.apply(label)
+                key = hash(there.key())
+                if key not in seen:
+                    seen.add(key)
+                    todo.append(there)
+    return walked
+
+
+def simulated(
+    steps: int,
+    seed: int,
+    *,
+    world: Callable[[Bounds], World] = World,
+    enough: Callable[[set[Edge]], bool] = lambda walked: False,
+    told: Callable[[Outcome], object] = lambda out: None,
+) -> set[Edge]:
+    """The edges of a simulation, which ends early when what it walked is `enough`.
+    Raises SpecError if something goes wrong in it."""
+    latest = 0
+
+    def after(out: Outcome) -> bool:
+        nonlocal latest
+        told(out)
+        grown, latest = len(walked) > latest, len(walked)
+        return grown and enough(walked)
+
+    with walking() as walked:
+        out = simulate(steps, seed, world=world, told=after)
+    if out.wrong:
+        raise SpecError(f"the simulation failed, so it says nothing about coverage: {out.wrong}")
+    return walked
+
+
+def traced(folders: Iterable[Path]) -> set[Edge]:
+    """The edges of the runs recorded in these folders, or in folders below them. Raises SpecError for what is no trace."""
+    found = [path for folder in folders for path in sorted(folder.rglob("*.jsonl"))]
+    if not found:
+        raise SpecError(f"no trace in {', '.join(map(str, folders))}: give folders that `tidegate run --trace` wrote")
+    with walking() as walked:
+        for path in found:
+            _feed(read_file(path))
+    return walked
+
+
+def _feed(file: File) -> None:
+    """Do again what the process of this file did."""
+    head = file.header
+    events = [line for line in file.lines if line.kind == "event"]
+    if head.role == "decode":
+        decode = DecodeSession(layers=head.layers, incarnation=head.incarnation)
+        for line in events:
+            _decode_event(decode, line)
+        return
+    runs = iter([line.arguments["run"] for line in events if "run" in line.arguments and line.op == "Deliver"])
+    plan = SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots)
+    prefill = PrefillSession(plan=plan, chunk_tokens=head.chunk_tokens, new_run=lambda s: next(runs), incarnation=head.incarnation)
+    for line in events:
+        _prefill_event(prefill, line)
+
+
+def _decode_event(session: DecodeSession, line: Line) -> None:
+    a: dict[str, Any] = line.arguments
+    match line.op:
+        case "Admit":
+            session.admit(a["attempt"], request="", tokens=1)
+        case "Registered" | "Schedule" | "Finish" | "Abort":
+            getattr(session, line.op.lower())(a["attempt"])
+        case "ReadEnd":
+            session.read_end(TransferId(*a["transfer"]), a["how"])
+        case "Landed":
+            session.landed(TransferId(*a["transfer"]))
+        case "ResendReport":
+            session.resend_report(TransferId(*a["transfer"]))
+        case "Deliver":
+            session.receive(a["message"])
+
+
+def _prefill_event(session: PrefillSession, line: Line) -> None:
+    a: dict[str, Any] = line.arguments
+    match line.op:
+        case "Claim" | "Write" | "Miss":
+            getattr(session, line.op.lower())(a["run"])
+        case "LayerDone":
+            session.layer_done(TransferId(*a["transfer"]))
+        case "SaveEnd":
+            session.save_end(TransferId(*a["transfer"]), a["ok"])
+        case "LoadEnd":
+            session.load_end(TransferId(*a["transfer"]), a["ok"])
+        case "Evict":
+            session.evict(a["object"])
+        case "Revoke":
+            session.revoke(TransferId(*a["transfer"]))
+        case "ResendReady":
+            session.resend_ready(TransferId(*a["transfer"]))
+        case "Deliver":
+            session.receive(a["message"])

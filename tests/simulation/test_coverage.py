@@ -1,0 +1,101 @@
+"""Every labelled edge of every machine is walked by the real sessions in the simulator, or tla/coverage.toml says why not; a
+simulator that never goes somewhere is noticed, and so is a list that is not true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import msgspec
+import pytest
+
+from tidegate.protocol.machines import transfer as TR
+from tidegate.spec import coverage
+from tidegate.spec.coverage import PROCESSES, SIMULATOR, Coverage, Unwalked, unwalked
+from tidegate.spec.edges import Edge, edges, machines, walking
+from tidegate.spec.errors import SpecError
+from tidegate.spec.walks import simulated
+from tidegate.spec.world import Label, World
+
+KNOWN = unwalked()
+MOST = 3_000_000  # steps; a tenth of it is enough, as a rule
+
+
+@cache
+def covered() -> Coverage:
+    return coverage.cover(KNOWN, steps=MOST, seed=2026)
+
+
+def test_what_is_not_walked_is_known() -> None:
+    assert covered().wrong(KNOWN) == []
+    assert len(covered().walked) > 150
+
+
+def test_a_label_is_a_shape_an_event_and_a_shape() -> None:
+    assert {(e.before, e.event, e.after) for e in edges("Transfer")} == {
+        ("idle()", "Publish", "held()"), ("held()", "Done", "done()"), ("held()", "Fail", "failed()"), ("held()", "Revoke", "revoked()"),
+    }  # fmt: skip
+    assert Edge("PhysicalBuffer", "computing(epoch owner)", "Write(some, FALSE)", "draining(epoch attending saves transfers)") in edges(
+        "PhysicalBuffer"
+    )
+
+
+class NeverRevokes(World):
+    """Offers no revocation, although the bounds allow it."""
+
+    def moves(self) -> list[Label]:
+        return [label for label in super().moves() if label[0] != "Revoke"]
+
+
+def test_a_simulator_that_never_goes_somewhere_is_noticed() -> None:
+    crippled = replace(covered(), simulated=simulated(20_000, 1, world=NeverRevokes))
+    lines = crippled.wrong(KNOWN)
+    assert any(line.startswith("Transfer: held() -> Revoke -> revoked(): not walked in the simulator") for line in lines)
+
+
+def test_a_list_that_is_not_true_is_noticed() -> None:
+    gone = msgspec.structs.replace(KNOWN[0], edges="Transfer: nowhere() -> *")
+    too_wide = msgspec.structs.replace(KNOWN[-1], edges="RequestCompletion: *")
+    lines = covered().wrong([*KNOWN[1:-1], gone, too_wide])
+    assert any("no such edge is missing: take it out" in line and "nowhere" in line for line in lines)
+    assert any("narrow the pattern" in line for line in lines)
+    assert any(line.startswith("ContributorGroup: ") and "does not say why" in line for line in lines)
+
+
+def test_an_edge_that_the_graph_lacks_is_noticed() -> None:
+    strange = Edge("Transfer", "done()", "Revoke", "revoked()")
+    (line,) = replace(covered(), explored={*covered().explored, strange}).wrong(KNOWN)
+    assert line == f"{strange}: walked, but not in the graph of Transfer: widen the bounds of TransferGraph.cfg"
+
+
+def test_processes_owe_what_the_simulator_walked() -> None:
+    edge = Edge("Transfer", "held()", "Revoke", "revoked()")
+    c = replace(covered(), processes=covered().walked - {edge})
+    known = [u for u in KNOWN if u.where == SIMULATOR]
+    (line,) = c.wrong(known)
+    assert line.startswith(f"{edge}: not walked in the processes")
+    assert c.wrong([*known, Unwalked(PROCESSES, "Transfer: * -> Revoke -> *", "no lease")]) == []
+
+
+def test_the_machines_are_as_they_were_after_a_walk() -> None:
+    real = TR.Publish
+    with walking() as walked:
+        assert TR.Publish is not real
+        assert TR.Publish(TR.Initial()) == real(TR.Initial())
+        with pytest.raises(SpecError, match="within another"), walking():
+            pass
+    assert TR.Publish is real
+    assert len(walked) == 1
+
+
+def test_a_simulation_that_fails_covers_nothing() -> None:
+    class Loses(World):
+        def violations(self) -> list[str]:
+            return ["planted"]
+
+    with pytest.raises(SpecError, match="it says nothing about coverage: planted"):
+        simulated(100, 1, world=Loses)
+
+
+def test_every_machine_has_edges() -> None:
+    assert all(edges(name) for name in machines())
