@@ -618,7 +618,7 @@ Unbound ==
 DestFresh ==
     \A a \in Attempts :
         /\ attempts[a].phase = "idle" <=> dests[a].phase = "idle"
-        /\ dests[a].phase = "idle" => Rank \notin dests[a].closed /\ Rank \notin dests[a].drained /\ a \notin registered
+        /\ dests[a].phase = "idle" => Rank \notin dests[a].closed /\ a \notin registered
         /\ dests[a].phase # "idle" => Rank \in dests[a].ranks
 DestOwned == \A a \in Attempts : dests[a].phase \notin {"idle", "reclaimed"} => owner[block[a]] = a
 DrainedClosed == \A a \in Attempts : Rank \in dests[a].drained => Rank \in dests[a].closed
