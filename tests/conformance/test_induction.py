@@ -66,7 +66,8 @@ def test_the_properties_are_those_that_are_claimed() -> None:
 
 # -- every part is needed: the committed table is right, row by row
 def broken_rows() -> list[induction_table.Row]:
-    return [row for row in induction_table.read() if row.breaks]
+    """All that break something in the long run, every third in the short one."""
+    return [row for row in induction_table.read() if row.breaks][:: 1 if os.environ.get("TIDEGATE_LONG") else 3]
 
 
 @pytest.mark.parametrize("row", broken_rows(), ids=lambda row: row.name)
