@@ -10,7 +10,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-__all__ = ["STRUCTURES", "MissArguments", "Part", "RowArguments", "StepArguments", "TruncateArguments", "complain"]
+__all__ = [
+    "STRUCTURES", "DequantizeArguments", "MissArguments", "Part", "QuantizeArguments", "RowArguments", "StepArguments", "TruncateArguments",
+    "complain",
+]  # fmt: skip
 
 NO_MEMORY = 1
 ROW_OUTSIDE, ROW_TWICE, LENGTH_OUTSIDE, KEEP_NEGATIVE, NO_ATTEMPT, TOO_MANY = 2, 3, 4, 5, 6, 7
@@ -89,4 +92,18 @@ class MissArguments(ctypes.Structure):
     ]
 
 
-STRUCTURES = (StepArguments, TruncateArguments, Part, RowArguments, MissArguments)  # as tg_sizes counts them
+class QuantizeArguments(ctypes.Structure):
+    """tg_quantize_args."""
+
+    _fields_ = _fields("source rows scales", "source_size source_stride n width isa threads")
+
+
+class DequantizeArguments(ctypes.Structure):
+    """tg_dequantize_args."""
+
+    _fields_ = _fields("rows scales target", "row_stride scale_stride n width isa threads")
+
+
+STRUCTURES = (  # as tg_sizes counts them
+    StepArguments, TruncateArguments, Part, RowArguments, MissArguments, QuantizeArguments, DequantizeArguments,
+)  # fmt: skip

@@ -56,6 +56,9 @@ def bind(path: Path | str) -> ctypes.CDLL:
         for name in ("tg_residency_step", "tg_truncate", "tg_copy_rows", "tg_fetch_misses"):
             getattr(library, name).restype = ctypes.c_int32
             getattr(library, name).argtypes = [ctypes.c_void_p]
+        for name in ("tg_quantize", "tg_dequantize"):
+            getattr(library, name).restype = None
+            getattr(library, name).argtypes = [ctypes.c_void_p]
         library.tg_copy_ranges.restype = ctypes.c_int64
         library.tg_copy_ranges.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 3
         library.tg_first_outside.restype = library.tg_first_astray.restype = ctypes.c_int64

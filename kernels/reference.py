@@ -17,7 +17,7 @@ from tidegate.kernels import abi
 if TYPE_CHECKING:
     from tidegate.kernels.residency import Residency, Step
 
-__all__ = ["checked_rows", "copy_rows", "miss_rows", "step", "truncate"]
+__all__ = ["checked_rows", "copy_rows", "dequantize", "miss_rows", "quantize", "step", "truncate"]
 
 PADDING = 2**31  # above every position
 
@@ -150,6 +150,22 @@ def miss_rows(step: Step, table: Tensor, known: dict[str, int]) -> tuple[Tensor,
     number = table[entry, position // block].long()
     _refuse((number < 0) | (number >= known["blocks"]), abi.BLOCK_OUTSIDE, position, number, entry, **known)
     return rows[entry] * hot + slot, number * block + position % block
+
+
+def quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`quantize_rows`."""
+    x = rows.float()
+    most = x.abs().amax(1, keepdim=True)
+    scale = (most / torch.full_like(most, 127)).half()  # by a tensor: by a number, some devices multiply with its inverse
+    scale = torch.where(scale.isfinite(), scale, torch.nan)
+    wide = scale.float()
+    q = torch.where(wide > 0, x / wide, 0.0).round()
+    return q.clamp(-127, 127).to(torch.int8), scale
+
+
+def dequantize(rows: Tensor, scales: Tensor) -> Tensor:
+    """`dequantize_rows`."""
+    return rows.float() * scales.float()
 
 
 def _check_rows(table: Residency, rows: Tensor, nonces: Tensor, keep: Tensor) -> None:

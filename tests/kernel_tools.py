@@ -17,7 +17,7 @@ FLAGS = {
     "avx2": ["-fno-tree-vectorize", "-mavx2", "-mbmi", "-mpopcnt"],
     "avx512": ["-fno-tree-vectorize", "-mavx2", "-mbmi", "-mpopcnt", "-mavx512f", "-mavx512bw"],
 }
-SOURCES = ("dispatch", "ranges", "residency", "rows")
+SOURCES = ("dispatch", "quantize", "ranges", "residency", "rows")
 
 
 def implementations():

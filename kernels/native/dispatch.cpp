@@ -24,6 +24,7 @@ std::int64_t tg_isas() {
 }
 
 std::int64_t tg_sizes(std::int64_t i) {
-    const std::int64_t sizes[] = {sizeof(tg_step), sizeof(tg_truncate_args), sizeof(tg_part), sizeof(tg_rows), sizeof(tg_misses)};
-    return i >= 0 && i < 5 ? sizes[i] : -1;
+    const std::int64_t sizes[] = {sizeof(tg_step), sizeof(tg_truncate_args), sizeof(tg_part), sizeof(tg_rows), sizeof(tg_misses),
+                                  sizeof(tg_quantize_args), sizeof(tg_dequantize_args)};
+    return i >= 0 && i < 7 ? sizes[i] : -1;
 }

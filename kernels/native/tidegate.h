@@ -78,12 +78,32 @@ struct tg_misses {
     std::int64_t bad[3];
 };
 
+// Rows of source_size bytes an element (4: float, 2: bfloat16) become rows of int8 [n][width], each with a scale.
+struct tg_quantize_args {
+    const char* source;
+    std::int8_t* rows;
+    std::uint16_t* scales;  // [n], half
+    std::int64_t source_size, source_stride;  // bytes
+    std::int64_t n, width, isa, threads;
+};
+
+// And such rows become floats [n][width]; strides in elements.
+struct tg_dequantize_args {
+    const std::int8_t* rows;
+    const std::uint16_t* scales;
+    float* target;
+    std::int64_t row_stride, scale_stride;
+    std::int64_t n, width, isa, threads;
+};
+
 TG_API std::int64_t tg_sizes(std::int64_t i);  // bytes of the structures above, in their order
 TG_API std::int64_t tg_isas();              // bit i set: instruction set i was compiled and this CPU has it
 TG_API std::int32_t tg_residency_step(tg_step* s);
 TG_API std::int32_t tg_truncate(tg_truncate_args* s);
 TG_API std::int32_t tg_copy_rows(tg_rows* s);
 TG_API std::int32_t tg_fetch_misses(tg_misses* s);
+TG_API void tg_quantize(const tg_quantize_args* s);
+TG_API void tg_dequantize(const tg_dequantize_args* s);
 // The number of copies after coalescing, or -1 where memory ran out (nothing is copied then).
 TG_API std::int64_t tg_copy_ranges(char* target, const char* source, const std::int64_t* target_offsets,
                                    const std::int64_t* source_offsets, const std::int64_t* lengths, std::int64_t n,

@@ -1,4 +1,4 @@
-// One row's step of residency, compiled once per instruction set (see variant.h).
+// What is compiled once per instruction set (see variant.h): the table, and one row's step of residency.
 //
 // Residency keeps the order of eviction itself, as two parallel arrays, and walks it once per step.  A map from position to
 // slot would be O(k) but is a random access to memory of each row and layer; the marks here belong to a thread, stay in its
@@ -7,6 +7,8 @@
 
 #include "stream.h"
 #include "walk.h"
+
+#include "lic8.h"
 
 namespace {
 
@@ -77,4 +79,4 @@ void residency(Residency& r) { r.wide ? residency_of<i64>(r) : residency_of<i32>
 
 }  // namespace
 
-const Variant TG_VARIANT = {residency, stream};
+const Variant TG_VARIANT = {residency, stream, quantize, dequantize};

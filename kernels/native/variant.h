@@ -21,6 +21,8 @@ struct Residency {
 struct Variant {
     void (*residency)(Residency& r);
     void (*stream)(char* target, const char* source, std::int64_t size);  // a copy that leaves the caches as they are
+    void (*quantize)(const void* x, bool wide, std::int64_t width, std::int8_t* q, std::uint16_t* scale);
+    void (*dequantize)(const std::int8_t* q, std::uint16_t scale, std::int64_t width, float* x);
 };
 
 // Vector stores run up to 15 words past what counts.

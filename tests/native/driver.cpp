@@ -175,6 +175,31 @@ void ranges() {
     check(tg_first_astray(at.data(), wide.data(), 1, nullptr, 0) == 0, "no spans");
 }
 
+template <class T>
+void lic8(i64 n, i64 width) {
+    const std::vector<char> raw = bytes(n * width * static_cast<i64>(sizeof(T)));
+    std::vector<T> source(n * width);
+    std::memcpy(source.data(), raw.data(), raw.size());
+    std::vector<std::int8_t> want;
+    std::vector<std::uint16_t> want_scales;
+    std::vector<float> want_back;
+    for (i64 isa : sets())
+        for (i64 threads : {1, 4}) {
+            std::vector<std::int8_t> rows(n * width);
+            std::vector<std::uint16_t> scales(n);
+            std::vector<float> back(n * width);
+            const i64 size = sizeof(T);
+            const tg_quantize_args q{reinterpret_cast<const char*>(source.data()), rows.data(), scales.data(), size, size * width, n, width,
+                                     isa, threads};
+            tg_quantize(&q);
+            const tg_dequantize_args d{rows.data(), scales.data(), back.data(), width, 1, n, width, isa, threads};
+            tg_dequantize(&d);
+            if (want.empty()) want = rows, want_scales = scales, want_back = back;
+            check(rows == want && scales == want_scales, "rows in 8 bits");
+            check(std::memcmp(back.data(), want_back.data(), back.size() * sizeof(float)) == 0, "rows out of 8 bits");
+        }
+}
+
 }  // namespace
 
 int main() {
@@ -186,6 +211,8 @@ int main() {
             }
     for (i64 size : {1, 16, 31, 64, 100, 129, 1152}) appends(size, 40);
     ranges();
+    for (i64 width : {1, 5, 8, 15, 16, 17, 31, 128, 130}) lic8<float>(3, width), lic8<std::uint16_t>(3, width);
+    lic8<float>(1024, 300);
     // callers on several threads, each with tables of its own
     std::vector<std::thread> callers;
     for (int c = 0; c < 3; ++c)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from kernel_oracle import PRODUCT, Pair, drifting, parts
 from kernel_tools import FLAGS, NATIVE, SOURCES, compile_native, compile_object, compiler, link, native_sets
+from lic8_oracle import see_rows as see_lic8
 
 from tidegate.kernels import copy, dispatch, reference, residency
 from tidegate.kernels.copy import checked_ranges, first_astray
@@ -160,6 +161,20 @@ PLANTED = [
     ("walk.h", "avx512", [("_mm512_mask_cmplt_epu32_mask(kept, d, k)", "_mm512_cmplt_epu32_mask(d, k)")], see_lives),
     ("walk.h", "avx512", [("dropped |= _mm512_mask_cmpge", "_mm512_mask_cmpge")], see_lives),
     ("walk.h", "avx512", [("_mm512_mask_cmplt_epu64_mask(low", "_mm512_mask_cmplt_epi64_mask(low")], see_lives),
+    ("lic8.h", "portable", [("0xfff + (b >> 13 & 1)", "0x1000")], see_lic8),
+    ("lic8.h", "portable", [("q > 127 ? 127 : q < -127 ? -127 : q", "q")], see_lic8),
+    ("lic8.h", "portable", [("bits_of(x / scale + 12582912.0f) - bits_of(12582912.0f)", "x / scale")], see_lic8),
+    ("lic8.h", "portable", [("*scale = spoilt ? HALF_NAN : half;", "*scale = half;")], see_lic8),
+    ("lic8.h", "portable", [("if (spoilt || half == 0)", "if (spoilt)")], see_lic8),
+    ("lic8.h", "portable", [("if (b < 0x38800000)", "if (false)")], see_lic8),
+    ("lic8.h", "portable", [("if (exponent == 0)", "if (false)")], see_lic8),
+    ("lic8.h", "avx2", [("_mm_set1_epi16(-127)", "_mm_set1_epi16(-128)")], see_lic8),
+    ("lic8.h", "avx2", [("_mm256_extracti128_si256(w, 1)", "_mm256_extracti128_si256(w, 0)")], see_lic8),
+    ("lic8.h", "avx2", [("for (; i < width; ++i) x[i]", "for (; i < width - 1; ++i) x[i]")], see_lic8),
+    ("lic8.h", "avx512", [("_mm512_set1_epi32(-127)", "_mm512_set1_epi32(-128)")], see_lic8),
+    ("lic8.h", "avx512", [("for (const u32 one : each) most = one > most ? one : most;", "most = each[0];")], see_lic8),
+    ("quantize.cpp", "portable", [("s->rows + row * s->row_stride", "s->rows + row * s->width")], see_lic8),
+    ("quantize.cpp", "portable", [("s->scales[row * s->scale_stride]", "s->scales[row]")], see_lic8),
 ]  # fmt: skip
 
 
@@ -197,7 +212,7 @@ def use(monkeypatch, path, isa):
 def test_the_oracles_are_content_with_what_is_built(built, tmp_path, monkeypatch, isa):
     objects = built["portable" if isa == "portable" else "all"]
     use(monkeypatch, link(objects, tmp_path / "library.so"), isa)
-    for check in (see_lives, see_bad_values, see_rows, see_ranges):
+    for check in (see_lives, see_bad_values, see_rows, see_ranges, see_lic8):
         check()
 
 
@@ -235,6 +250,11 @@ PLANTED_TORCH = [
     ([('position >= known["width"] * block', "position < -99")], see_rows),
     ([('number >= known["blocks"]', 'number > known["blocks"]')], see_rows),
     ([("slot >= hot)", "slot > hot)")], see_rows),
+    ([("torch.full_like(most, 127)", "torch.full_like(most, 128)")], see_lic8),
+    ([(".round()", ".trunc()")], see_lic8),
+    ([("scale.isfinite()", "~scale.isnan()")], see_lic8),
+    ([("q.clamp(-127, 127)", "q.clamp(-128, 127)")], see_lic8),
+    ([("rows.float() * scales.float()", "(rows.half() * scales).float()")], see_lic8),
 ]  # fmt: skip
 
 
@@ -250,6 +270,7 @@ def test_a_bug_planted_in_torch_is_seen(tmp_path, monkeypatch, changes, check):
     specification.loader.exec_module(module)
     monkeypatch.setattr(residency, "reference", module)
     monkeypatch.setattr("tidegate.kernels.rows.reference", module)
+    monkeypatch.setattr("tidegate.kernels.lic8.reference", module)
     with dispatch.forced("torch"):
         assert seen(check)
 
@@ -262,6 +283,9 @@ UNSOUND = [
     ("address,undefined", "walk.h", "portable", [("if (n > 0) std::memset", "if (n > -1) std::memset")], "null pointer"),
     ("thread", "rows.cpp", "portable", [(": (target >> 3) % workers()", ": source % workers()")], "data race"),
     ("thread", "ranges.cpp", "portable", [("if (workers > 1 && !targets_are_disjoint(runs)) workers = 1;", "")], "data race"),
+    ("address,undefined", "lic8.h", "avx512", [("i + WIDE <= width; i += WIDE) store_product", "i < width; i += WIDE) store_product")],
+     "AddressSanitizer"),
+    ("thread", "quantize.cpp", "portable", [("row = n * worker / workers;", "row = 0;")], "data race"),
     ("thread", "residency.cpp", "portable", [("all[static_cast<std::size_t>(worker)]);", "all[0]);")], "data race"),
 ]  # fmt: skip
 
