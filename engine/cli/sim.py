@@ -13,12 +13,15 @@ def command(
     faults: Annotated[
         str, typer.Option(help="Those that may strike, with commas: loss, dup, fail, unknown, save, load, evict, abort, revoke.")
     ] = "all",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes; each takes a share of the steps, with a seed of its own: seed, seed + 1, ...")
+    ] = 1,
 ) -> None:
     """Simulate the sessions with lost, doubled and late messages, failures, aborts, evictions and revocations.
 
     Exit code: 0 nothing was wrong; 1 something was, and it is told with the command that repeats it.
 
-    Example: `tidegate sim --steps 100000 --seed 7`
+    Examples: `tidegate sim --steps 100000 --seed 7`, `tidegate sim --steps 10000000 --jobs 2`
     """
     import time
 
@@ -26,7 +29,7 @@ def command(
     from rich.progress import Progress
 
     from tidegate.spec.bounds import FAULTS
-    from tidegate.spec.sim import simulate
+    from tidegate.spec.sim_jobs import simulate_jobs
 
     if steps < 1:
         typer.echo(f"tidegate sim: steps is {steps}: at least 1", err=True)
@@ -40,10 +43,12 @@ def command(
     console, began = Console(), time.monotonic()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("steps", total=steps)
-        out = simulate(steps, seed, faults=chosen, told=lambda o: progress.update(task, completed=o.steps))
+        out = simulate_jobs(steps, seed, jobs, faults=chosen, told=lambda done: progress.update(task, completed=done))
     seconds = time.monotonic() - began
-    console.print(f"{out.steps:,} steps in {out.worlds} worlds, {out.steps / seconds:,.0f} steps/s, digest {out.digest}")
-    console.print(", ".join(f"{op} {count:,}" for op, count in sorted(out.operations.items())))
+    console.print(f"{out.steps:,} steps in {out.worlds:,} worlds, {out.steps / seconds:,.0f} steps/s, peak {out.peak:,.0f} MiB a process")
+    for number, one in enumerate(out.outcomes):
+        console.print(f"seed {seed + number}: {one.steps:,} steps, digest {one.digest}", highlight=False)
+    console.print(", ".join(f"{op} {count:,}" for op, count in out.operations.items()))
     if out.wrong:
         console.print(out.wrong, markup=False)
         raise typer.Exit(1)
