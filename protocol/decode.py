@@ -131,11 +131,12 @@ class DecodeSession(Session):
         return RC.CanFail(self.attempts[attempt])
 
     def abort(self, attempt: int, reason: str = "") -> list[Effect]:
-        """The client gives up, or the deadline passed; System.Abort.  Prefill is told once."""
+        """The client gives up, or the deadline passed; System.Abort.  Each member is told once."""
         state = self.attempts[attempt]
         self._need(RC.CanFail(state), "it is not waiting any more",
                    machine="RequestCompletion", state=state, event=f"Fail {attempt}")  # fmt: skip
-        effects: list[Effect] = [Send(Abort(self.starts[attempt].request, attempt, reason))]
+        request = self.starts[attempt].request
+        effects: list[Effect] = [Send(Abort(request, attempt, reason, member)) for member in range(self.members)]
         self._fail(attempt, reason or "aborted", effects)
         return self._did("Abort", effects, attempt=attempt)
 

@@ -108,20 +108,22 @@ class Revoked(msgspec.Struct, frozen=True, array_like=True, tag="REVOKED"):
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="ABORT"):
-    """Decode: attempt `attempt` is over; its runs may stop."""
+    """Decode: attempt `attempt` is over; its runs may stop.  One goes to each member."""
 
     request: str
     attempt: int
     reason: str = ""
+    member: int = 0
 
 
 class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="RUN_FAILED"):
-    """Prefill: run `run` of `attempt` has failed; no further READY will come."""
+    """Prefill: run `run` of `attempt` has failed at `member`; no further READY will come."""
 
     request: str
     attempt: int
     run: int
     reason: str = ""
+    member: int = 0
 
 
 Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed

@@ -11,7 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["SlotPlan", "Topology"]
+__all__ = ["ALONE", "SlotPlan", "Topology", "share"]
+
+
+def share(count: int, index: int, size: int, *, first: int = 0) -> range:
+    """Which of `count` things the sharer `index` of `size` has: disjoint, together all, sizes at most one apart.
+
+    first: a number that turns the order of the sharers, so that what is left over does not always fall to the same one (the first
+    block of a chunk: small chunks would all be sharer 0's).
+    """
+    turned = (index - first) % size
+    each, over = divmod(count, size)
+    begin = turned * each + min(turned, over)
+    return range(begin, begin + each + (turned < over))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +65,16 @@ class Topology:
         """Whether this Prefill rank sends main KV: member 0 of each group, and no other."""
         return self.member(p_rank) == 0
 
-    def indexer_blocks(self, p_rank: int, blocks: int) -> range:
-        """The share of `blocks` indexer blocks that `p_rank` sends: disjoint within the group, together all of them."""
-        member = self.member(p_rank)
-        return range(blocks * member // self.ratio, blocks * (member + 1) // self.ratio)
+    def indexer_blocks(self, p_rank: int, blocks: int, *, first: int = 0) -> range:
+        """The share of `blocks` indexer blocks that `p_rank` sends: disjoint within the group, together all of them.
+
+        first: the number of the first of them within the prompt, as `share` takes it.
+        """
+        return share(blocks, self.member(p_rank), self.ratio, first=first)
+
+    def main_blocks(self, p_rank: int, blocks: int, *, first: int = 0) -> range:
+        """The share of `blocks` main KV blocks that `p_rank` sends: those that its Decode rank owns, from member 0 and no other."""
+        return share(blocks, self.d_rank(p_rank), self.d_tp, first=first) if self.sends_main(p_rank) else range(0)
 
     def port(self, kv_port: int, *, dp_rank: int, d_rank: int) -> int:
         """Control-plane port of Decode rank `d_rank` of the global DP rank `dp_rank` (seed design, section 4)."""
@@ -73,6 +91,10 @@ class Topology:
         if not 0 <= rank < size:
             raise ValueError(f"{name}={rank} is outside 0..{size - 1}")
         return rank
+
+
+ALONE = Topology()
+"""One rank on either side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A World as System.tla sees it: the value of every variable except ev.
 
-Rules: absent machines have their initial state; a transfer's member (always 0 here) goes without saying; each distinct part
+Rules: absent machines have their initial state; what each member has of its own is a function of the member; each distinct part
 is translated once and then shared, so that equal values are mostly the same object and comparing two states is cheap.
 """
 
@@ -20,7 +20,7 @@ from tidegate.protocol.machines import read as RD
 from tidegate.protocol.machines import request_completion as RC
 from tidegate.protocol.machines import transfer as TR
 from tidegate.protocol.messages import TransferId
-from tidegate.spec.labels import ARGUMENTS, MESSAGES, Label
+from tidegate.spec.labels import MESSAGES, Label, arguments
 from tidegate.spec.oracle import Io
 from tidegate.spec.values import Value, canon, function, sequence
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["VARIABLES", "abstract", "label_value"]
 
 VARIABLES = (
-    "runs", "slots", "transfers", "pool", "attempts", "bindings", "dests", "groups", "reads", "block", "net", "used",
+    "runs", "slots", "transfers", "pool", "lane", "attempts", "bindings", "dests", "groups", "reads", "block", "net", "used",
     "mem", "pooled", "dest", "io", "registered", "taken", "owner", "replies", "verdicts", "landed", "blamed",
 )  # fmt: skip
 
@@ -40,9 +40,9 @@ _MANY = 500_000
 
 
 def _value(x: Any) -> Value:
-    """Python value -> canonical; TransferIds lose their member."""
+    """Python value -> canonical."""
     if isinstance(x, TransferId):
-        return sequence((x.run, x.chunk, x.layer))
+        return sequence((x.run, x.chunk, x.layer, x.member))
     if isinstance(x, frozenset):
         return frozenset(map(_value, x))
     if isinstance(x, tuple):
@@ -69,6 +69,11 @@ def _table(pairs: Iterable[tuple[Any, Any]]) -> Value:
     return function((_value(k), _value(v)) for k, v in pairs)
 
 
+def _tables(pairs: Iterable[tuple[Any, Any]]) -> Value:
+    """A function whose values are functions."""
+    return function((_value(k), _table(v)) for k, v in pairs)
+
+
 def _message(m: Label) -> Value:
     return _value_record(m[0], MESSAGES[m[0]], m[1:])
 
@@ -80,7 +85,7 @@ def _value_record(op: str, names: tuple[str, ...], values: tuple[Any, ...]) -> V
 def label_value(label: Label) -> Value:
     """A label of a World as the record `ev`."""
     def make(label: Label) -> Value:
-        values = zip(ARGUMENTS[label[0]], label[1:], strict=True)
+        values = zip(arguments(label[0], label[1][0] if label[0] == "Deliver" else ""), label[1:], strict=True)
         return function([("op", label[0]), *((n, _message(v) if n == "message" else _value(v)) for n, v in values)])
 
     return _once("label", label, make)
@@ -91,19 +96,32 @@ def _io(x: Io) -> Value:
     return _value_record(str(x[0]), names.get(str(x[0]), ("transfer", "right")), x[1:])
 
 
+def _destinations(dest: Iterable[tuple[int, Iterable[tuple[tuple[int, int, int], Any]]]]) -> Value:
+    """Block set -> (chunk, layer) -> part -> contents."""
+    def make(contents: Iterable[tuple[tuple[int, int, int], Any]]) -> Value:
+        at: dict[tuple[int, int], list[tuple[int, Any]]] = {}
+        for (c, l, part), content in contents:  # noqa: E741
+            at.setdefault((c, l), []).append((part, content))
+        return _tables(at.items())
+
+    return function((b, make(contents)) for b, contents in dest)
+
+
 def abstract(w: World) -> dict[str, Value]:
     """The value of each of VARIABLES, in that order."""
-    p, d, o, bounds = w.prefill, w.decode, w.oracle, w.bounds
+    ps, d, o, bounds = w.prefills, w.decode, w.oracle, w.bounds
     layers, chunks = range(1, bounds.layers + 1), range(1, bounds.chunks + 1)
     runs, attempts = range(1, bounds.runs + 1), range(1, bounds.attempts + 1)
-    transfers = list(product(runs, chunks, layers))
+    members = range(bounds.members)
+    transfers = list(product(runs, chunks, layers, members))
     groups = list(product(attempts, chunks, layers))
-    free = CG.Initial(frozenset((0,)))
+    free = CG.Initial(frozenset(members))
     python: dict[str, tuple[Any, Callable[[Any], Value]]] = {
-        "runs": (tuple((r, p.runs.get(r, PR.Initial())) for r in runs), _table),
-        "slots": (tuple((i, p.slots.get(i, PB.Initial())) for i in w.plan.slots), _table),
-        "transfers": (tuple((t, p.transfers.get(TransferId(*t), TR.Initial())) for t in transfers), _table),
-        "pool": (tuple((k, p.pool.get(k, PO.Initial())) for k in product(runs, chunks)), _table),
+        "runs": (tuple((m, tuple((r, ps[m].runs.get(r, PR.Initial())) for r in runs)) for m in members), _tables),
+        "slots": (tuple((m, tuple((i, ps[m].slots.get(i, PB.Initial())) for i in w.gates)) for m in members), _tables),
+        "transfers": (tuple((t, ps[t[3]].transfers.get(TransferId(*t), TR.Initial())) for t in transfers), _table),
+        "pool": (tuple((k, ps[0].pool.get(k, PO.Initial())) for k in product(runs, chunks)), _table),
+        "lane": (tuple((r, ps[0].lanes.get(r, 0)) for r in runs), _table),
         "attempts": (tuple((a, d.attempts.get(a, RC.Initial())) for a in attempts), _table),
         "bindings": (tuple((a, d.bindings.get(a, BI.Initial())) for a in attempts), _table),
         "dests": (tuple((a, d.dests.get(a, FI.Initial())) for a in attempts), _table),
@@ -112,10 +130,9 @@ def abstract(w: World) -> dict[str, Value]:
         "block": (tuple((a, w.block.get(a, 0)) for a in attempts), _table),
         "net": (frozenset(w.net), lambda net: frozenset(map(_message, net))),
         "used": (tuple(w.used.items()), _table),
-        "mem": (tuple(w.mem.items()), _table),
+        "mem": (tuple((m, tuple(held.items())) for m, held in w.mem.items()), _tables),
         "pooled": (frozenset(w.pooled), _value),
-        "dest": (tuple((b, tuple(contents.items())) for b, contents in w.dest.items()),
-                 lambda dest: function((b, _table(contents)) for b, contents in dest)),
+        "dest": (tuple((b, tuple(contents.items())) for b, contents in w.dest.items()), _destinations),
         "io": (frozenset(w.io), lambda io: frozenset(map(_io, io))),
         "registered": (frozenset(w.is_registered), _value),
         "taken": (frozenset(o.taken), _value),

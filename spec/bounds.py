@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.protocol.topology import SlotPlan
+from tidegate.protocol.topology import SlotPlan, Topology
 from tidegate.spec.errors import SpecError
 from tidegate.spec.values import TRUE, parse, show
 
@@ -21,7 +21,7 @@ FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "r
 
 INVARIANTS = (
     "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
-    "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak",
+    "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak",
 )  # fmt: skip
 
 CHUNK_TOKENS = 4
@@ -30,9 +30,9 @@ CHUNK_TOKENS = 4
 _NAMES = {
     "SharedSlots": "shared_slots", "NumChunks": "chunks", "MaxLoss": "loss", "MaxDup": "dup", "MaxFail": "fail",
     "MaxUnknown": "unknown", "MaxSaveFail": "save", "MaxLoadFail": "load", "MaxEvict": "evict", "MaxAbort": "abort",
-    "MaxRevoke": "revoke",
+    "MaxRevoke": "revoke", "IndexerBlocks": "indexer_blocks",
 }  # fmt: skip
-_SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks"}
+_SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks", "Lanes": "lanes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class Bounds:
 
     shared: the layers that share slots; chunks: the most that a run has; prompts: chunks of attempt 1, 2, ... (all `chunks`
     if absent; the last one counts for the rest); requests: request ids of attempt 1, 2, ... likewise: by default one id for
-    all, the hardest case.
+    all, the hardest case.  members: of the contributor group; indexer_blocks: of a step, which the members share out; lanes: sets of
+    blocks that a slot has; order: the model's constraint on what comes first, `Eager`, `Calm` or none.
     """
 
     layers: int = 1
@@ -63,10 +64,25 @@ class Bounds:
     revoke: int = 0
     prompts: tuple[int, ...] = ()
     requests: tuple[str, ...] = ("request",)
+    members: int = 1
+    lanes: int = 1
+    indexer_blocks: int = 1
+    order: str = ""
 
     @property
     def plan(self) -> SlotPlan:
         return SlotPlan(layers=self.layers, shared=self.shared, shared_slots=self.shared_slots)
+
+    @property
+    def parts(self) -> range:
+        """What lies at one (chunk, layer) of a destination: 0 is the main K/V, the others are the indexer's blocks."""
+        return range(self.indexer_blocks + 1)
+
+    def sends(self, member: int) -> frozenset[int]:
+        """The parts that a member sends (`Sends` of the model)."""
+        topology = Topology(p_tp=self.members)
+        share = {block + 1 for block in topology.indexer_blocks(member, self.indexer_blocks)}
+        return frozenset(share | ({0} if topology.sends_main(member) else set()))
 
     def chunks_of(self, attempt: int) -> int:
         return self.prompts[min(attempt, len(self.prompts)) - 1] if self.prompts else self.chunks
@@ -89,6 +105,10 @@ class Bounds:
                 if value != frozenset(range(1, len(value) + 1)):
                     raise SpecError(f"{config.name}: {name} = {show(value)}: a World counts from 1 without gaps, write 1..n")
                 out[_SETS[name]] = len(value)
+            elif name == "Members":
+                if value != frozenset(range(len(value))):
+                    raise SpecError(f"{config.name}: Members = {show(value)}: members count from 0 without gaps, write 0..n-1")
+                out["members"] = len(value)
             elif name == "Shared":
                 out["shared"] = value
             elif name == "ReadLease":
@@ -99,6 +119,8 @@ class Bounds:
                 raise SpecError(f"{config.name}: {name} is no constant of System")
         if re.search(r"^\s*ChunksOf\s*<-\s*LongThenShort", text, re.MULTILINE):
             out["prompts"] = (out.get("chunks", 1), 1)
+        if found := re.search(r"^ACTION_CONSTRAINT\s+(\w+)", text, re.MULTILINE):
+            out["order"] = found[1]
         return cls(**out)  # type: ignore[arg-type]  # the names are those of the fields
 
     def cfg_text(self) -> str:
@@ -108,7 +130,9 @@ class Bounds:
         sets = {name: frozenset(range(1, getattr(self, field) + 1)) for name, field in _SETS.items()}
         constants = {name: show(value) for name, value in sets.items()} | {"Shared": show(self.shared)}
         constants |= {name: str(getattr(self, field)) for name, field in _NAMES.items()}
+        constants["Members"] = show(frozenset(range(self.members)))
         constants["ReadLease"] = str(self.read_lease).upper()
         lines = [f"    {name} = {value}" for name, value in constants.items()]
-        return "\n".join(["SPECIFICATION Spec", "CONSTANTS", *lines, "    ChunksOf <- AllChunks",
+        order = [f"ACTION_CONSTRAINT {self.order}"] if self.order else []
+        return "\n".join(["SPECIFICATION Spec", "CONSTANTS", *lines, "    ChunksOf <- AllChunks", *order,
                           "INVARIANTS " + " ".join(INVARIANTS), ""])  # fmt: skip

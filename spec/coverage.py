@@ -30,7 +30,7 @@ from tidegate.spec.world import World
 __all__ = ["EXPLORED", "PROCESSES", "SIMULATOR", "Coverage", "Unwalked", "cover", "table", "unwalked"]
 
 SIMULATOR, PROCESSES = "simulator", "processes"
-EXPLORED = ("retry", "pool", "independent-plain")
+EXPLORED = ("members", "retry", "independent-plain")
 """The configurations that are searched completely: small, and each with edges that the others lack."""
 
 

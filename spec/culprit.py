@@ -27,7 +27,7 @@ SECTIONS = re.compile(
 )
 SAID = re.compile(r'<<"CULPRITS",\s*(\d+),\s*"(.*?)">>', re.DOTALL)
 NAMES = ("Prefill", "Decode", "TLC")  # words that begin with a capital wherever they stand
-BOUND = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*\\in\s*")
+BOUND = re.compile(r"(?:^|,)\s*((?:\w+\s*,\s*)*\w+)\s*\\in\s*")  # of `a \in S, b, c \in T`: a; b, c
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Culprit:
 
     def text(self, words: Vocabulary) -> str:
         """In words: the save of run 1 chunk 1 layer 2; attempt 1 and attempt 2."""
-        return " and ".join(_named(words, where, value) for where, value in zip(self.sets, self.values, strict=True))
+        told = (_named(words, where, value) for where, value in zip(self.sets, self.values, strict=True))
+        return " and ".join(text for text in told if text)
 
 
 @dataclass(frozen=True)

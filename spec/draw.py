@@ -50,7 +50,22 @@ def outputs() -> dict[Path, str]:
     """Every file that is drawn, with its text."""
     docs = root() / "docs"
     pictures = {docs / "machines" / f"{t.stem}.svg": picture(s, t) for t, s in machines()}
-    return {docs / "machines.md": document(), **pictures, **museum_page.outputs()}
+    table = {root() / "engine" / "phase_table.py": phase_table()}
+    return {docs / "machines.md": document(), **pictures, **table, **museum_page.outputs()}
+
+
+def phase_table() -> str:
+    """engine/phase_table.py: the phase graphs, for engine/phases.py, which must not need the toolchain."""
+    lines = ['"""Generated from tla/machines and tla/graphs by `tidegate draw`; do not edit.  For phases.py."""', "",
+             "PHASES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {"]  # fmt: skip
+    for target, source in machines():
+        module, config = _module(target), _config(source)
+        moves = phase_edges(reachable(module, config), module)
+        rows = sorted((op, a, b) for (a, b), ops in moves.items() for op in ops)
+        lines += [f'    "{source.stem}": ("{phase(initial(module, config))}", (']
+        lines += [f'        ("{op}", "{a}", "{b}"),' for op, a, b in rows]
+        lines += ["    )),"]
+    return "\n".join([*lines, "}  # fmt: skip", '"""Machine -> its first phase, and every (event, phase, phase after it)."""', ""])
 
 
 def picture(source: Path, target: Path) -> str:
@@ -119,6 +134,8 @@ def phase(state: Any) -> str:
         return str(state.phase)
     if hasattr(state, "run"):
         return "bound" if state.run else "unbound"
+    if hasattr(state, "entered"):
+        return "entered" if state.entered else "all ready" if state.ready == state.members else "waiting"
     ended = state.done | state.failed
     return "failed" if state.failed else "succeeded" if ended == state.members else "waiting"
 

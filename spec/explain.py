@@ -99,7 +99,7 @@ def _keyed(title: str, before: Value, after: Value, words: Vocabulary, domains: 
     """The changes of a variable that holds one state for each key: a line for each key, its fields in one row."""
     old, new = as_function(before) or {}, as_function(after) or {}
     for key in sorted(old.keys() & new.keys(), key=show):
-        named = f"{title} {words.named(domains[0], key)}"
+        named = f"{title} {words.named(domains[0], key)}".rstrip()
         if domains[1:]:
             yield from _keyed(named, old[key], new[key], words, domains[1:])
         elif fields := [line.removeprefix(".") for line in changes(old[key], new[key], "")]:

@@ -1,7 +1,7 @@
 """How a step and a message are named: as System.tla names them.
 
 Rules: a label is System.tla's `ev` as a tuple: its op, then its arguments in the order of ARGUMENTS; a message within it is
-likewise what System.tla keeps of one, in the order of MESSAGES; a transfer is (run, chunk, layer), for its member is 0.
+likewise what System.tla keeps of one, in the order of MESSAGES; a transfer is (run, chunk, layer, member).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidegate.protocol.messages import (
     TransferId,
 )  # fmt: skip
 
-__all__ = ["ARGUMENTS", "MESSAGES", "Label", "named", "short"]
+__all__ = ["ARGUMENTS", "MESSAGES", "Label", "arguments", "named", "short"]
 
 Label: TypeAlias = tuple[Any, ...]
 """(op, argument, ...), the arguments named by ARGUMENTS; a message within it is (op, field, ...), named by MESSAGES."""
@@ -30,19 +30,26 @@ Label: TypeAlias = tuple[Any, ...]
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "Admit": ("attempt", "block"), "Registered": ("attempt",), "Schedule": ("attempt",), "Finish": ("attempt",),
     "Abort": ("attempt",), "ReadEnd": ("transfer", "attempt", "how"), "Landed": ("transfer", "attempt"),
-    "ResendReport": ("transfer",), "ResendReady": ("transfer",), "Claim": ("run",), "Write": ("run",), "Miss": ("run",),
+    "ResendReport": ("transfer",), "ResendReady": ("transfer",), "Claim": ("member", "run"), "Write": ("member", "run"),
+    "Miss": ("member", "run"), "Join": ("member", "run"), "Stop": ("member", "run"),
     "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
     "Revoke": ("transfer",), "Deliver": ("message", "keep"), "Lose": ("message",),
 }  # fmt: skip
+"""Deliver of a START has one more, the lane of the run that it begins: `arguments`."""
 MESSAGES: dict[str, tuple[str, ...]] = {
-    "START": ("attempt",), "ABORT": ("attempt",), "READY": ("transfer", "attempt", "epoch", "final"),
+    "START": ("attempt",), "ABORT": ("attempt", "member"), "READY": ("transfer", "attempt", "epoch", "final"),
     "READ_DONE": ("transfer",), "READ_FAILED": ("transfer",), "COMMITTED": ("transfer",), "REVOKED": ("transfer",),
-    "RUN_FAILED": ("run", "attempt"),
+    "RUN_FAILED": ("run", "attempt", "member"),
 }  # fmt: skip
 
 
-def short(transfer: TransferId) -> tuple[int, int, int]:
-    return (transfer.run, transfer.chunk, transfer.layer)
+def arguments(op: str, message: str = "") -> tuple[str, ...]:
+    """The names of what follows the op in a label; message: the op of the message, if there is one."""
+    return (*ARGUMENTS[op], "lane") if (op, message) == ("Deliver", "START") else ARGUMENTS[op]
+
+
+def short(transfer: TransferId) -> tuple[int, int, int, int]:
+    return (transfer.run, transfer.chunk, transfer.layer, transfer.member)
 
 
 def named(m: Message) -> Label:
@@ -51,7 +58,7 @@ def named(m: Message) -> Label:
         case Start():
             return ("START", m.attempt)
         case Abort():
-            return ("ABORT", m.attempt)
+            return ("ABORT", m.attempt, m.member)
         case Ready():
             return ("READY", short(m.transfer), m.attempt, m.epoch, m.final)
         case ReadDone():
@@ -63,6 +70,6 @@ def named(m: Message) -> Label:
         case Revoked():
             return ("REVOKED", short(m.transfer))
         case RunFailed():
-            return ("RUN_FAILED", m.run, m.attempt)
+            return ("RUN_FAILED", m.run, m.attempt, m.member)
         case Blocks():
             raise ValueError(f"{m} is between engines: no session sends it, and System.tla does not know it")

@@ -27,7 +27,8 @@ __all__ = ["Change", "Exhibit", "Found", "Planted", "definition", "exhibits", "f
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """old, new: text to replace, and by what.  module: the TLA+ module, where the text occurs in more than one, or System for
-    those of tla/system.  file: a source file below the checkout instead, for the sessions that carry out what the system says."""
+    those of tla/system.  file: a source file below the checkout instead (or a folder, `protocol/`, for any file in it), for the
+    sessions that carry out what the system says."""
 
     old: str
     new: str
@@ -139,6 +140,12 @@ def modules() -> dict[str, Path]:
     return {path.stem: path for place in ("machines", "system") for path in sorted((top / place).glob("*.tla"))}
 
 
+def _sources(file: str) -> dict[str, Path]:
+    """A source file below the checkout, or all of a folder whose name ends in a slash."""
+    paths = sorted((root() / file).glob("*.py")) if file.endswith("/") else [root() / file]
+    return {str(path.relative_to(root())): path for path in paths}
+
+
 def part_of(path: Path) -> str:
     """System for a module of tla/system, whatever its own name; nothing for another."""
     return "System" if path.parent.name == "system" else ""
@@ -148,7 +155,7 @@ def plant_all(changes: Sequence[Change]) -> dict[str, str]:
     """Module name (or file) -> its source with the changes. Raises SpecError unless each text occurs exactly once."""
     out: dict[str, str] = {}
     for change in changes:
-        places = {change.file: root() / change.file} if change.file else modules()
+        places = _sources(change.file) if change.file else modules()
         if change.module:
             places = {name: path for name, path in places.items() if change.module in (name, part_of(path))}
         texts = {name: out.get(name) or path.read_text() for name, path in places.items()}

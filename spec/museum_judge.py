@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from unittest.mock import patch
 
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.prefill import PrefillSession
@@ -26,12 +28,15 @@ from tidegate.spec.emit import snake
 from tidegate.spec.errors import SpecError
 from tidegate.spec.museum import Change, Exhibit, Found, modules, plant_all
 from tidegate.spec.museum_probe import ELSE, probe
+from tidegate.spec.paths import root
 from tidegate.spec.schedule import Replay, labels_of, replay, say_label
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.variant import PROPERTIES, Configuration, configurations
 
 __all__ = ["Judged", "Setting", "judge", "sessions"]
 
+BASES = ("protocol/session.py", "protocol/prefill_moves.py")
+"""What the sessions are derived from, in that order: made anew with them, whichever of all these is changed."""
 SESSIONS = {"protocol/prefill.py": "PrefillSession", "protocol/decode.py": "DecodeSession"}
 
 _patching = threading.RLock()  # a machine module is one for the whole process
@@ -148,18 +153,27 @@ def _probed(exhibit: Exhibit) -> Judged:
 def sessions(exhibit: Exhibit) -> Iterator[tuple[type[PrefillSession], type[DecodeSession]]]:
     """For the time of the block, the two session classes with the exhibit's fault; the machines are changed for everyone."""
     texts = plant_all(exhibit.changes)
-    code = plant_all(exhibit.code)
     with ExitStack() as stack:
         for name in texts:
             if "machines" in modules()[name].parts:
                 module = importlib.import_module(f"tidegate.protocol.machines.{snake(name)}")
                 stack.enter_context(gen.installed(module, gen.compile_text(name, texts[name])))
-        classes: dict[str, type] = {"PrefillSession": PrefillSession, "DecodeSession": DecodeSession}
-        for file, text in code.items():
-            if file not in SESSIONS:
-                raise SpecError(f"{exhibit.name} changes {file}: only {' and '.join(SESSIONS)} can be replayed")
-            classes[SESSIONS[file]] = getattr(gen.load_source(f"museum of {file}", text), SESSIONS[file])
-        yield classes["PrefillSession"], classes["DecodeSession"]
+        yield _classes(exhibit, plant_all(exhibit.code))
+
+
+def _classes(exhibit: Exhibit, code: Mapping[str, str]) -> tuple[type[PrefillSession], type[DecodeSession]]:
+    """Both session classes, made of these sources (file -> text): a changed part stands in for its own while they are made."""
+    if strange := [file for file in code if not file.startswith("protocol/")]:
+        raise SpecError(f"{exhibit.name} changes {strange[0]}: only the sessions, in protocol/, can be replayed")
+    made: dict[str, type] = {"PrefillSession": PrefillSession, "DecodeSession": DecodeSession}
+    with patch.dict(sys.modules):
+        below = (*(file for file in code if file not in SESSIONS and file not in BASES), *BASES)
+        for file in (*below, *SESSIONS) if code else ():
+            name = "tidegate." + file.removesuffix(".py").replace("/", ".")
+            sys.modules[name] = module = gen.load_source(name, code.get(file) or (root() / file).read_text())
+            if file in SESSIONS:
+                made[SESSIONS[file]] = getattr(module, SESSIONS[file])
+    return made["PrefillSession"], made["DecodeSession"]
 
 
 def _line(keyword: str, names: Sequence[str]) -> str:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["EMPTY", "JUNK", "Content", "Io", "Oracle", "T", "holds", "say"]
+__all__ = ["EMPTY", "JUNK", "NOWHERE", "Content", "Io", "Oracle", "Place", "T", "holds", "say", "say_place"]
 
-T = tuple[int, int, int]
-"""A transfer or step: (run, chunk, layer)."""
-Content = tuple[int, int, int]
+T = tuple[int, int, int, int]
+"""A transfer or step: (run, chunk, layer, member)."""
+Place = tuple[int, tuple[int, int]]
+"""(member, (slot, lane))"""
+Content = tuple[int, ...]
 """What memory holds: (run, layer, chunks present) in a slot, a transfer in a destination."""
 Io = tuple[object, ...]
+NOWHERE: Place = (-1, (-1, -1))
 
 EMPTY: Content = (0, 0, 0)
 JUNK: Content = (0, 0, 1)
@@ -28,19 +31,24 @@ def holds(content: Content, t: T) -> bool:
 
 
 def say(t: T) -> str:
-    return f"run {t[0]} chunk {t[1]} layer {t[2]}"
+    return f"run {t[0]} chunk {t[1]} layer {t[2]}" + (f" member {t[3]}" if t[3] else "")
+
+
+def say_place(place: Place) -> str:
+    member, (slot, lane) = place
+    return f"slot {slot}" + (f" lane {lane}" if lane > 1 else "") + (f" of member {member}" if member else "")
 
 
 class Oracle:
     """The history of one World and the judgement on it."""
 
     _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
-             "taken", "begun", "spoilt", "whole", "evicted")  # fmt: skip
+             "taken", "entered", "begun", "spoilt", "whole", "evicted")  # fmt: skip
     _maps = ("owner", "heard", "attempt_of", "published", "epochs")
 
     def __init__(self) -> None:
         self.replies: set[tuple[T, str]] = set()
-        self.verdicts: set[tuple[int, str]] = set()
+        self.verdicts: set[tuple[int, int, str]] = set()
         self.landed: set[T] = set()
         self.blamed: set[tuple[str, int]] = set()
         self.ended: set[T] = set()  # transfers that Prefill answered or revoked
@@ -48,7 +56,8 @@ class Oracle:
         self.complete: set[int] = set()
         self.scheduled: set[int] = set()
         self.finished: set[int] = set()
-        self.taken: set[int] = set()  # runs that have taken the slot of their next step and have not written it
+        self.taken: set[T] = set()  # steps whose slot was taken and is not written yet
+        self.entered: set[tuple[int, int, int]] = set()  # (run, chunk, layer) that a rank has begun to compute
         self.begun: set[T] = set()  # reads, ended or not
         self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
         self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
@@ -56,8 +65,8 @@ class Oracle:
         self.owner: dict[int, int] = {}  # block -> attempt
         self.heard: dict[int, int] = {}  # attempt -> the run it listens to: the first whose word it took
         self.attempt_of: dict[int, int] = {}  # run -> attempt
-        self.published: dict[T, int] = {}  # transfers without an end -> slot
-        self.epochs: dict[int, int] = {}  # slot -> how often new contents have begun in it
+        self.published: dict[T, Place] = {}  # transfers without an end -> their place
+        self.epochs: dict[Place, int] = {}  # place -> how often new contents have begun in it
         self.wrong: list[str] = []
 
     def clone(self) -> Oracle:
@@ -80,9 +89,24 @@ class Oracle:
 
     def takes(self, t: T) -> None:
         """The worker takes the slot of step t."""
-        if t[0] in self.taken:
+        if any((x[0], x[3]) == (t[0], t[3]) for x in self.taken):
             self.wrong.append(f"{say(t)} takes a slot although run {t[0]} writes the one that it has taken")
-        self.taken.add(t[0])
+        self.taken.add(t)
+
+    def enters(self, t: T, members: int, io: Mapping[Io, Place]) -> None:
+        """A rank begins to compute step t, and waits inside it until all the others have come."""
+        if t[:3] not in self.entered:
+            for n in range(members):
+                other = (*t[:3], n)
+                late = ("has not taken its slot" if other not in self.taken else "still loads" if ("load", other) in io
+                        else "has given the run up" if (n, t[0], "failed") in self.verdicts else "")  # fmt: skip
+                if late:
+                    self.wrong.append(f"member {t[3]} computes {say(t)} and waits inside for member {n}, which {late}")
+        self.entered.add(t[:3])
+
+    def has_failed(self, run: int) -> bool:
+        """Has the run failed at any member?"""
+        return any(r == run and verdict == "failed" for _, r, verdict in self.verdicts)
 
     def saves(self, t: T) -> None:
         """A save of step t begins."""
@@ -90,22 +114,22 @@ class Oracle:
             self.wrong.append(f"{say(t)} is saved into object {t[:2]}, whose memory was given away")
 
     def saved(self, key: tuple[int, int], every_layer: bool) -> None:
-        """A save into object `key` ended well; every_layer: it was the last one."""
-        if every_layer and key not in self.spoilt and (key[0], "failed") not in self.verdicts:
+        """A save into object `key` ended well; every_layer: it was the last one, of all members."""
+        if every_layer and key not in self.spoilt and not self.has_failed(key[0]):
             self.whole.add(key)
 
-    def overwritten(self, slot: int, by: str, io: Mapping[Io, int]) -> None:
+    def overwritten(self, slot: Place, by: str, io: Mapping[Io, Place]) -> None:
         """New contents begin in `slot`: nobody may still need the old ones."""
         self.epochs[slot] = self.epochs.get(slot, 0) + 1
         for x, where in io.items():
             if where == slot and x[0] in ("attend", "save") and x[-1]:
-                self.wrong.append(f"{by} overwrites slot {slot} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
+                self.wrong.append(f"{by} overwrites {say_place(slot)} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
         for t, where in self.published.items():
             if where == slot:
-                self.wrong.append(f"{by} overwrites slot {slot} although {say(t)}, published there, has no verdict")
+                self.wrong.append(f"{by} overwrites {say_place(slot)} although {say(t)}, published there, has no verdict")
 
     def computed(self, t: T, right: bool) -> None:
-        self.taken.discard(t[0])
+        self.taken.discard(t)
         if not right:
             self.wrong.append(f"{say(t)} was computed on a slot that does not hold its earlier chunks")
 
@@ -131,9 +155,9 @@ class Oracle:
             self.wrong.append(f"{say(t)} is committed although its own bytes never landed right: no byte vouches for it")
         self.replies.add((t, reply))
 
-    def run_ended(self, run: int, verdict: str, steps: Iterable[T]) -> None:
+    def run_ended(self, member: int, run: int, verdict: str, steps: Iterable[T]) -> None:
         for other in ("done", "failed"):
-            if (run, other) in self.verdicts:
+            if (member, run, other) in self.verdicts:
                 self.wrong.append(f"two verdicts: run {run} ended {other} and now {verdict}")
         if verdict == "done":
             missing = [t for t in steps if t not in self.landed]
@@ -143,7 +167,7 @@ class Oracle:
             attempt = self.attempt_of[run]
             if not self.blamed & {("run", run), ("attempt", attempt), ("rival", attempt)}:
                 self.wrong.append(f"run {run} failed although nothing happened to it, nor to its attempt {attempt}")
-        self.verdicts.add((run, verdict))
+        self.verdicts.add((member, run, verdict))
 
     # ---- Decode ---------------------------------------------------------------------------------------------------
 
@@ -181,20 +205,26 @@ class Oracle:
             self.wrong.append(f"two verdicts: attempt {attempt} {before} and now completes")
         self.complete.add(attempt)
 
-    def uses(self, attempt: int, chunks: int, layers: int, dest: Mapping[tuple[int, int], Content]) -> None:
-        """Inference reads the destination (it begins, goes on, or ends): all of it must be of one run."""
+    def lands(self, t: T, old: Content, new: Content) -> None:
+        """Bytes of t land where `old` was: what another transfer has brought is not brought again."""
+        if old not in (EMPTY, JUNK, new) and new != JUNK:
+            self.wrong.append(f"{say(t)} lands on what {say(old)} has brought: it comes twice")  # type: ignore[arg-type]
+
+    def uses(self, attempt: int, due: Iterable[tuple[tuple[int, int, int], int]], dest: Mapping[tuple[int, int, int], Content]) -> None:
+        """Inference reads the destination (it begins, goes on, or ends): all of it must be of one run.
+
+        due: each (chunk, layer, part) and the member that brings it.
+        """
         if attempt in self.failed:
             self.wrong.append(f"attempt {attempt} runs although it failed")
         run = self.heard.get(attempt, 0)
-        if (run, "failed") in self.verdicts:
+        if self.has_failed(run):
             self.wrong.append(f"attempt {attempt} runs although its run {run} failed")
-        for chunk in range(1, chunks + 1):
-            for layer in range(1, layers + 1):
-                if dest[chunk, layer] != (run, chunk, layer) or not run:
-                    self.wrong.append(
-                        f"attempt {attempt} runs with {dest[chunk, layer]} where {say((run, chunk, layer))} belongs"
-                    )
-                    return
+        for at, member in due:
+            wanted = (run, at[0], at[1], member)
+            if dest[at] != wanted or not run:
+                self.wrong.append(f"attempt {attempt} runs with {dest[at]} where {say(wanted)} belongs")
+                return
 
     def reclaimed(self, attempt: int, block: int, io: Iterable[Io]) -> None:
         if self.owner.get(block) != attempt:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.spec.oracle import say
+from tidegate.spec.oracle import say, say_place
 
 if TYPE_CHECKING:
     from tidegate.spec.world import World
@@ -21,8 +21,8 @@ def waiting(w: World) -> list[str]:
     o = w.oracle
     out = [f"{m[0]} {m[1:]} is in flight" for m in sorted(w.net) if m[0] != "START"]
     out += [f"the {x[0]} of {say(x[1])} is under way" for x in w.io]  # type: ignore[arg-type]
-    ended = {run for run, _ in o.verdicts}
-    out += [f"run {run} has no verdict" for run in w.running if run not in ended]
+    ended = {(m, run) for m, run, _ in o.verdicts}
+    out += [f"run {r} has no verdict{f' at member {m}' if m else ''}" for m, r in w.running if (m, r) not in ended]
     out += [f"attempt {a} has no verdict" for a in w.block if a not in o.failed and a not in o.finished]
     out += [f"{label[0]} {say(label[1])} is still due" for label in w.resend()]
     return out
@@ -33,7 +33,7 @@ def at_rest(w: World) -> bool:
     return (
         not w.io
         and len(o.failed) + len(o.finished) >= len(w.block)
-        and len({run for run, _ in o.verdicts}) >= len(w.running)
+        and len({(m, run) for m, run, _ in o.verdicts}) >= len(w.running)
         and all(m[0] == "START" for m in w.net)
         and not any(True for _ in w.resend())
     )
@@ -45,9 +45,10 @@ def tombstones(w: World) -> dict[str, object]:
     for a, attempt in w.decode.attempts.items():
         if attempt.phase in ("failed", "released"):
             out[f"attempt {a}"] = attempt
-    for t, transfer in w.prefill.transfers.items():
-        if transfer.phase in ("done", "failed", "revoked"):
-            out[f"the transfer of {say((t.run, t.chunk, t.layer))}"] = transfer
+    for p in w.prefills:
+        for t, transfer in p.transfers.items():
+            if transfer.phase in ("done", "failed", "revoked"):
+                out[f"the transfer of {say((t.run, t.chunk, t.layer, t.member))}"] = transfer
     for key, o in w.prefill.pool.items():
         if o.phase in ("failed", "gone"):
             out[f"object {key}"] = o
@@ -58,8 +59,8 @@ def leaks(w: World) -> list[str]:
     """What is held although the World is at rest."""
     if not at_rest(w):
         return []
-    slots = [(i, s) for i, s in w.prefill.slots.items() if s.phase != "free"]
-    out = [f"leak: at rest slot {i} is {s.phase}, for {s.owner or 'nobody'}: {s}" for i, s in slots]
+    slots = [(say_place((p.member, i)), s) for p in w.prefills for i, s in p.slots.items() if s.phase != "free"]
+    out = [f"leak: at rest {i} is {s.phase}, for {s.owner or 'nobody'}: {s}" for i, s in slots]
     out += [f"leak: at rest blocks {b} still belong to attempt {a}" for b, a in w.oracle.owner.items()]
     for key, o in w.prefill.pool.items():
         if o.pins or o.phase == "writing":

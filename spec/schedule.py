@@ -14,10 +14,11 @@ from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.errors import ProtocolError
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.spec.bounds import Bounds
+from tidegate.spec.labels import MESSAGES, Label, arguments
 from tidegate.spec.rest import at_rest, tombstones, waiting
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.values import Value
-from tidegate.spec.world import ARGUMENTS, MESSAGES, Label, World
+from tidegate.spec.world import World
 
 __all__ = ["PATIENCE", "Replay", "drain", "label_of", "labels_of", "replay", "say_label"]
 
@@ -43,7 +44,8 @@ def label_of(value: Value) -> Label:
     """The record `ev` -> label: inverse of `abstract.label_value`."""
     fields = dict(value[1])
     op = fields["op"]
-    return (op, *(_message(fields[n]) if n == "message" else _plain(fields[n]) for n in ARGUMENTS[op]))
+    names = arguments(op, dict(fields["message"][1])["op"] if "message" in fields else "")
+    return (op, *(_message(fields[n]) if n == "message" else _plain(fields[n]) for n in names))
 
 
 def _message(value: Value) -> Label:

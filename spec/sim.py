@@ -40,7 +40,8 @@ class Outcome:
 
 def random_bounds(rng: random.Random) -> Bounds:
     """A size and a budget for each fault; one World in three has read_lease."""
-    layers = rng.choice((1, 2, rng.randint(1, 8), rng.randint(1, 8)))
+    members = rng.choice((1, 1, 2, 4))
+    layers = rng.choice((1, 2, rng.randint(1, 8), rng.randint(1, 8))) if members == 1 else rng.randint(1, 4)
     sharing = rng.choice((0.0, 0.5, 0.75, 1.0))
     shared = frozenset(layer for layer in range(1, layers + 1) if rng.random() < sharing)
     lease = rng.random() < 0.33
@@ -50,6 +51,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         layers=layers, shared=shared, shared_slots=rng.randint(1, 3) if shared else 0, chunks=chunks, runs=2 * attempts,
         attempts=attempts, blocks=rng.randint(1, 3), read_lease=lease, loss=rng.choice((0, 3, 20)), dup=rng.choice((0, 3, 20)),
         revoke=rng.choice((1, 4)) if lease else 0, prompts=tuple(rng.randint(1, chunks) for _ in range(attempts)),
+        members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
         fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort,
     )  # fmt: skip
 
@@ -60,11 +62,13 @@ def simulate(
     *,
     faults: Collection[str] = FAULTS,
     world: Callable[[Bounds], World] = World,
+    sizes: Callable[[random.Random], Bounds] = random_bounds,
     told: Callable[[Outcome], object] = lambda o: None,
 ) -> Outcome:
     """At least `steps` steps over as many Worlds as it takes; stops at the first thing that is wrong.
 
-    faults: those that may strike (names of `bounds.FAULTS`).  told: is called after each World; if it answers True, that is enough.
+    faults: those that may strike (names of `bounds.FAULTS`).  sizes: draws each World's bounds.  told: is called
+    after each World; if it answers True, that is enough.
     """
     spared = dict.fromkeys(set(FAULTS) - set(faults), 0)
     option = f" --faults {','.join(f for f in FAULTS if f in faults) or 'none'}" if spared else ""
@@ -72,7 +76,7 @@ def simulate(
     enough = False
     while out.steps < steps and not out.wrong and not enough:
         rng = random.Random(f"{seed}/{number}")
-        bounds = replace(random_bounds(rng), **spared)  # type: ignore[arg-type]  # the names are those of budgets
+        bounds = replace(sizes(rng), **spared)  # type: ignore[arg-type]  # the names are those of budgets
         recent: deque[Label] = deque(maxlen=12)
         wrong = _one(world(bounds), rng, _rates(rng), out, sha.update, recent)
         if wrong:
@@ -138,7 +142,7 @@ def _choose(moves: list[Label], rng: random.Random, rates: dict[str, float]) -> 
     for _ in range(8):
         label = moves[rng.randrange(len(moves))]
         rate = rates.get(label[0], 1.0)
-        if label[-1] in FAILING.get(label[0], ()):
+        if label[-1 if label[0] != "Deliver" else 2] in FAILING.get(label[0], ()):
             rate = min(rate, 0.1)
         if rng.random() < rate:
             return label

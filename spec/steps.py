@@ -8,12 +8,13 @@ asking any session.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, Send
 from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
-from tidegate.spec.labels import Label
-from tidegate.spec.oracle import EMPTY, JUNK, T, holds, say
+from tidegate.spec.labels import Label, short
+from tidegate.spec.oracle import EMPTY, JUNK, NOWHERE, Content, Place, T, holds, say
 
 if TYPE_CHECKING:
     from tidegate.spec.world import World
@@ -37,7 +38,10 @@ def registered(w: World, attempt: int) -> list[Effect]:
 
 
 def _check_use(w: World, attempt: int) -> None:
-    w.oracle.uses(attempt, w.bounds.chunks_of(attempt), w.bounds.layers, w.dest[w.block[attempt]])
+    b = w.bounds
+    steps = product(range(1, b.chunks_of(attempt) + 1), range(1, b.layers + 1), range(b.members))
+    due = [((c, layer, part), m) for c, layer, m in steps for part in b.sends(m)]
+    w.oracle.uses(attempt, due, w.dest[w.block[attempt]])
 
 
 def schedule(w: World, attempt: int) -> list[Effect]:
@@ -59,16 +63,19 @@ def abort(w: World, attempt: int) -> list[Effect]:
     return w.decode.abort(attempt, "aborted by the client")
 
 
-def _lands(w: World, t: T, attempt: int, content: tuple[int, int, int]) -> None:
-    w.dest[w.block[attempt]][t[1], t[2]] = content
+def _lands(w: World, t: T, attempt: int, content: Content) -> None:
+    dest = w.dest[w.block[attempt]]
+    for part in w.bounds.sends(t[3]):
+        w.oracle.lands(t, dest[t[1], t[2], part], content)
+        dest[t[1], t[2], part] = content
     if attempt in w.oracle.scheduled:
         w.oracle.wrong.append(f"{say(t)} lands in the blocks of attempt {attempt} while it runs on them")
 
 
 def read_end(w: World, t: T, attempt: int, how: str) -> list[Effect]:
     good, bad = ("read", t, attempt, True), ("read", t, attempt, False)
-    slot = w.io.pop(good, None)
-    right = slot is not None and holds(w.mem[slot], t)
+    place = w.io.pop(good, None)
+    right = place is not None and holds(w.held(place), t)
     w.io.pop(bad, None)
     if how == "ok":
         if right:
@@ -77,7 +84,7 @@ def read_end(w: World, t: T, attempt: int, how: str) -> list[Effect]:
         w.use("fail" if how == "quiet" else "unknown")
         w.oracle.blamed.add(("run", t[0]))
         if how == "unknown":
-            w.io["stray", t, attempt] = -1
+            w.io["stray", t, attempt] = NOWHERE
     _lands(w, t, attempt, t if how == "ok" and right and attempt in w.is_registered else JUNK)
     effects = w.decode.read_end(TransferId(*t), how)
     for effect in effects:
@@ -96,32 +103,35 @@ def resend_report(w: World, t: T) -> list[Effect]:
     return w.decode.resend_report(TransferId(*t))
 
 
-def claim(w: World, run: int) -> list[Effect]:
-    step = w.prefill.step_of(run)
-    w.oracle.takes((step.run, step.chunk, step.layer))
-    shared = w.plan.is_shared(step.layer)
-    slot = w.plan.slot_of(step.layer)
-    if shared or step.chunk == 1:
-        w.oracle.overwritten(slot, f"the claim of run {run} chunk {step.chunk} layer {step.layer}", w.io)
-    effects = w.prefill.claim(run)
-    if (shared or step.chunk == 1) and not any(isinstance(effect, BeginLoad) for effect in effects):
-        w.mem[slot] = (run, step.layer, 0)
+def claim(w: World, member: int, run: int) -> list[Effect]:
+    session = w.prefills[member]
+    t = short(session.step_of(run))
+    w.oracle.takes(t)
+    fresh = w.plan.is_shared(t[2]) or t[1] == 1
+    place = w.place(t)
+    if fresh:
+        w.oracle.overwritten(place, f"the claim of {say(t)}", w.io)
+    effects = session.claim(run)
+    if fresh and not any(isinstance(effect, BeginLoad) for effect in effects):
+        w.mem[place[0]][place[1]] = (run, t[2], 0)
     return effects
 
 
-def write(w: World, run: int) -> list[Effect]:
-    step = w.prefill.step_of(run)
-    r, c, layer = t = (run, step.chunk, step.layer)
-    slot = w.plan.slot_of(layer)
-    after = (r, layer, c) if w.mem[slot] == (r, layer, c - 1) else JUNK
-    w.mem[slot] = after
+def write(w: World, member: int, run: int) -> list[Effect]:
+    session = w.prefills[member]
+    r, c, layer, _ = t = short(session.step_of(run))
+    place = w.place(t)
+    after = (r, layer, c) if w.held(place) == (r, layer, c - 1) else JUNK
+    w.oracle.enters(t, w.bounds.members, w.io)
+    w.mem[place[0]][place[1]] = after
     right = after != JUNK
     w.oracle.computed(t, right)
-    w.io["attend", t, right] = slot
-    effects = w.prefill.write(run)
+    w.io["attend", t, right] = place
+    effects = session.write(run)
     for effect in effects:
         if isinstance(effect, BeginSave):
-            w.io["save", t, holds(w.mem[effect.slot], t)] = effect.slot
+            saved = member, (effect.slot, place[1][1])
+            w.io["save", t, holds(w.held(saved), t)] = saved
             w.objects[r, c] = None
             w.oracle.saves(t)
         elif isinstance(effect, Send):
@@ -129,49 +139,59 @@ def write(w: World, run: int) -> list[Effect]:
     return effects
 
 
-def _pop(w: World, op: str, t: T) -> tuple[bool, int]:
-    """End the copy `op` of t: (was it right at its beginning, its slot)."""
+def _pop(w: World, op: str, t: T) -> tuple[bool, Place]:
+    """End the copy `op` of t: (was it right at its beginning, where it is)."""
     good = w.io.pop((op, t, True), None)
     bad = w.io.pop((op, t, False), None)
-    slot = good if bad is None else bad
-    assert slot is not None, f"no {op} of {say(t)} is under way"
-    return bad is None, slot
+    place = good if bad is None else bad
+    assert place is not None, f"no {op} of {say(t)} is under way"
+    return bad is None, place
 
 
 def layer_done(w: World, t: T) -> list[Effect]:
-    began, slot = _pop(w, "attend", t)
-    w.oracle.ended_copy("attention", t, began, w.mem[slot])
-    return w.prefill.layer_done(TransferId(*t))
+    began, place = _pop(w, "attend", t)
+    w.oracle.ended_copy("attention", t, began, w.held(place))
+    return w.prefills[t[3]].layer_done(TransferId(*t))
 
 
 def save_end(w: World, t: T, ok: bool) -> list[Effect]:
-    began, slot = _pop(w, "save", t)
-    right = w.oracle.ended_copy("save", t, began, w.mem[slot])
+    began, place = _pop(w, "save", t)
+    right = w.oracle.ended_copy("save", t, began, w.held(place))
     if ok and right:
         w.pooled.add(t)
-        w.oracle.saved(t[:2], all((*t[:2], layer) in w.pooled for layer in range(1, w.bounds.layers + 1)))
+        pieces = product(range(1, w.bounds.layers + 1), range(w.bounds.members))
+        w.oracle.saved(t[:2], all((*t[:2], *piece) in w.pooled for piece in pieces))
     if not ok:
         w.use("save")
         w.oracle.spoilt.add(t[:2])
         w.oracle.blamed.add(("run", t[0]))
-    return w.prefill.save_end(TransferId(*t), ok)
+    return w.prefills[t[3]].save_end(TransferId(*t), ok)
 
 
 def load_end(w: World, t: T, ok: bool) -> list[Effect]:
-    r, c, layer = t
-    slot = w.io.pop(("load", t))
-    right = all((r, k, layer) in w.pooled for k in range(1, c))
-    w.mem[slot] = (r, layer, c - 1) if ok and right else JUNK
+    r, c, layer, member = t
+    place = w.io.pop(("load", t))
+    right = all((r, k, layer, m) in w.pooled for k in range(1, c) for m in range(w.bounds.members))
+    w.mem[place[0]][place[1]] = (r, layer, c - 1) if ok and right else JUNK
     if not ok:
         w.use("load")
         w.oracle.blamed.add(("run", r))
     elif not right:
         w.oracle.wrong.append(f"the load for {say(t)} ended well although the pool does not hold all it needs")
-    return w.prefill.load_end(TransferId(*t), ok)
+    return w.prefills[member].load_end(TransferId(*t), ok)
 
 
-def miss(w: World, run: int) -> list[Effect]:
-    return w.prefill.miss(run)
+def miss(w: World, member: int, run: int) -> list[Effect]:
+    return w.prefills[member].miss(run)
+
+
+def join(w: World, member: int, run: int) -> list[Effect]:
+    leader = w.prefill
+    return w.prefills[member].join(run, leader.starts[run], lane=leader.lanes[run])
+
+
+def stop(w: World, member: int, run: int) -> list[Effect]:
+    return w.prefills[member].stop(run)
 
 
 def evict(w: World, key: tuple[int, int]) -> list[Effect]:
@@ -192,21 +212,23 @@ def revoke(w: World, t: T) -> list[Effect]:
     w.use("revoke")
     w.oracle.blamed.add(("run", t[0]))
     w.oracle.published.pop(t, None)
-    return w.prefill.revoke(TransferId(*t))
+    return w.prefills[t[3]].revoke(TransferId(*t))
 
 
 def resend_ready(w: World, t: T) -> list[Effect]:
-    return w.prefill.resend_ready(TransferId(*t))
+    return w.prefills[t[3]].resend_ready(TransferId(*t))
 
 
-def deliver(w: World, m: Label, keep: bool) -> list[Effect]:
+def deliver(w: World, m: Label, keep: bool, lane: int = 1) -> list[Effect]:
     message = w.net[m]
     if keep:
         w.use("dup")
     else:
         del w.net[m]
-    if m[0] in ("START", "READ_DONE", "READ_FAILED", "ABORT"):
-        return w.prefill.receive(message)
+    if m[0] == "START":
+        return w.prefill.receive(message, lane=lane) if lane > 1 else w.prefill.receive(message)
+    if m[0] in ("READ_DONE", "READ_FAILED", "ABORT"):
+        return w.prefills[w.member_of(("Deliver", m, keep))].receive(message)
     if m[0] == "RUN_FAILED":
         w.oracle.heard.setdefault(m[2], m[1])
     return w.decode.receive(message)
@@ -222,5 +244,5 @@ STEPS: dict[str, Callable[..., Any]] = {
     "Admit": admit, "Registered": registered, "Schedule": schedule, "Finish": finish, "Abort": abort, "ReadEnd": read_end,
     "Landed": landed, "ResendReport": resend_report, "Claim": claim, "Write": write, "LayerDone": layer_done,
     "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "Evict": evict, "Revoke": revoke, "ResendReady": resend_ready,
-    "Deliver": deliver, "Lose": lose,
+    "Join": join, "Stop": stop, "Deliver": deliver, "Lose": lose,
 }  # fmt: skip

@@ -50,7 +50,7 @@ class Case:
         show: dict[str, Any] = {"op": "Show"}
         chunks, layers = range(1, max(self.counts) + 1), range(1, self.names.plan.layers + 1)
         if step and step.run in self.names.runs and step.chunk in chunks and step.layer in layers:
-            show["transfer"] = (self.names.runs[step.run], step.chunk, step.layer)
+            show["transfer"] = (self.names.runs[step.run], step.chunk, step.layer, 0)
         return [*self.records[: self.refused[0]], show]
 
     @property

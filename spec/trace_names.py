@@ -16,7 +16,7 @@ from tidegate.spec.trace_order import tag_of
 
 __all__ = ["Names", "read_names"]
 
-Step = tuple[int, int, int]
+Step = tuple[int, int, int, int]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Names:
         if not (1 <= chunk <= chunks and 1 <= layer <= self.prefill.layers and member == 0):
             raise TraceRefused(where, f"chunk {chunk} layer {layer} member {member}: run {run} has {chunks} chunks of "
                                f"{self.prefill.layers} layers, and one member, 0")  # fmt: skip
-        return (self.runs[run], chunk, layer)
+        return (self.runs[run], chunk, layer, member)
 
     def attempt(self, where: str, nonce: int) -> int:
         if nonce not in self.attempts:
@@ -92,11 +92,13 @@ def abstract(names: Names, line: Line) -> dict[str, Any]:
     tag = tag_of(message)
     if tag in ("START", "ABORT"):
         _expect(where, tag, "incarnation", getattr(message, "incarnation", names.decode.incarnation), names.decode.incarnation)
-        return {"op": tag, "attempt": names.attempt(where, message.attempt)}
+        out = {"op": tag, "attempt": names.attempt(where, message.attempt)}
+        return out if tag == "START" else out | {"member": _member(where, tag, message.member)}
     if tag == "RUN_FAILED":
         names.step(where, message.run, 1, 1, 0)
         _expect(where, tag, "attempt", message.attempt, names.started[message.run].attempt)
-        return {"op": tag, "run": names.runs[message.run], "attempt": names.attempt(where, message.attempt)}
+        return {"op": tag, "run": names.runs[message.run], "attempt": names.attempt(where, message.attempt),
+                "member": _member(where, tag, message.member)}  # fmt: skip
     t = message.transfer
     step = names.step(where, t.run, t.chunk, t.layer, t.member)
     if tag in ("COMMITTED", "REVOKED"):
@@ -115,6 +117,11 @@ def abstract(names: Names, line: Line) -> dict[str, Any]:
     names.readies[step] = message
     return {"op": tag, "transfer": step, "attempt": names.attempt(where, message.attempt), "epoch": message.epoch,
             "final": message.final}  # fmt: skip
+
+
+def _member(where: str, tag: str, member: int) -> int:
+    _expect(where, tag, "member", member, 0)
+    return member
 
 
 def _expect(where: str, tag: str, name: str, found: Any, due: Any) -> None:

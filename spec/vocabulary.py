@@ -26,6 +26,10 @@ STARTS = re.compile(r"^\s*/\\ (\w+) = \[\w+ \\in (.+?) \|-> (?:\[\w+ \\in (.+?) 
 KNOWN = {"Blocks": ["block set"], "Gates": ["slot", "lane"]}  # sets whose members are not called after them
 
 
+FIRST: dict[str, Value] = {"member": 0, "lane": 1}
+"""The first of these goes without saying: most models have no other."""
+
+
 @dataclass(frozen=True)
 class Definition:
     """An operator: text from its name to its end, in its columns; comment: the lines above it."""
@@ -119,7 +123,7 @@ class Vocabulary:
             parts = [key]
         if len(words) != len(parts):
             return show(key)
-        return " ".join(f"{word} {_plain(part)}" for word, part in zip(words, parts, strict=True))
+        return " ".join(f"{word} {_plain(part)}" for word, part in zip(words, parts, strict=True) if FIRST.get(word) != part)
 
     @cached_property
     def transfer(self) -> list[str]:

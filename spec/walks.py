@@ -6,8 +6,10 @@ the events of each process, in their order, to a session of that role, which doe
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,11 @@ from tidegate.protocol.topology import SlotPlan
 from tidegate.spec.bounds import Bounds
 from tidegate.spec.edges import Edge, walking
 from tidegate.spec.errors import SpecError
-from tidegate.spec.sim import Outcome, simulate
+from tidegate.spec.sim import Outcome, random_bounds, simulate
 from tidegate.spec.trace_lines import File, Line, read_file
 from tidegate.spec.world import World
 
-__all__ = ["explored", "simulated", "traced"]
+__all__ = ["explored", "mixed_bounds", "simulated", "traced"]
 
 
 def explored(bounds: Bounds, world: Callable[[Bounds], World] = World) -> set[Edge]:
@@ -40,6 +42,17 @@ def explored(bounds: Bounds, world: Callable[[Bounds], World] = World) -> set[Ed
                     seen.add(key)
                     todo.append(there)
     return walked
+
+
+def mixed_bounds(rng: random.Random) -> Bounds:
+    """Half of the Worlds as `random_bounds` draws them, half small ones of one rank with an independent layer, a slot of many
+    chunks: what happens to one of its chunks while others are still read is rare in the larger ones, and where ranks wait for
+    each other."""
+    drawn = random_bounds(rng)
+    if rng.random() < 0.5:
+        return drawn
+    small = replace(drawn, layers=1, shared=frozenset(), shared_slots=0, chunks=4, prompts=(4,), attempts=2, runs=4, abort=2)
+    return replace(small, members=1, lanes=1)
 
 
 def simulated(
@@ -61,7 +74,7 @@ def simulated(
         return grown and enough(walked)
 
     with walking() as walked:
-        out = simulate(steps, seed, world=world, told=after)
+        out = simulate(steps, seed, world=world, sizes=mixed_bounds, told=after)
     if out.wrong:
         raise SpecError(f"the simulation failed, so it says nothing about coverage: {out.wrong}")
     return walked

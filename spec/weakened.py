@@ -49,7 +49,7 @@ class Bug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             machine = self.mutant.partition(".")[0]
             found = [m.changed for m in all_mutants(machine) if m.name == self.mutant]
         elif self.planted:
-            found = [plant(b) for b in planted() if b.property == self.planted]
+            found = [plant(b) for b in planted() if b.property == self.planted][:1]  # of several, its first
         else:
             found = [plant(Planted("", self.mistake, self.module, self.old, self.new, self.configuration))]
         if len(found) != 1:

@@ -21,8 +21,8 @@ from tidegate.spec.paths import root
 from tidegate.spec.world import ARGUMENTS, MESSAGES, World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
-QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages"]
-NAMES = [*QUICK, *(["abort-chunks", "explore-requests", "explore-apart"] if LONG else [])]
+QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes"]
+NAMES = [*QUICK, *(["abort-chunks", "members-abort", "explore-requests", "explore-apart"] if LONG else [])]
 
 
 def config(name: str) -> Any:
@@ -59,10 +59,10 @@ def test_all_operations_and_messages_and_100_000_transitions_were_taken() -> Non
 
 class SkippedGate(PrefillSession):
     def can_claim(self, run: int) -> bool:
-        return self.runs[run].phase == "running" and self.slots[0].phase != "computing"
+        return self.runs[run].phase == "running" and self.slots[0, 1].phase != "computing"
 
     def claim(self, run: int) -> list[Effect]:
-        self.slots[0] = PB.Claim(self.slots[0], run, False)
+        self.slots[0, 1] = PB.Claim(self.slots[0, 1], run, False)
         return self._did("Claim", [], run=run)
 
 
@@ -114,7 +114,7 @@ class AcksBySlot(PrefillSession):
     """A late report of one layer stands for the layer that is in the slot now."""
 
     def _on_report(self, report: Any, effects: list[Effect]) -> None:
-        slot = self.slots[report.slot]
+        slot = self.slots[report.slot, 1]
         if slot.transfers:
             report = msgspec.structs.replace(report, transfer=next(iter(slot.transfers)), epoch=slot.epoch)
         super()._on_report(report, effects)
@@ -129,8 +129,8 @@ class SaveIsNotAwaited(PrefillSession):
     def write(self, run: int) -> list[Effect]:
         step = self.step_of(run)
         effects = super().write(run)
-        index = self.plan.slot_of(step.layer)
-        self.slots[index] = PB.SaveEnded(self.slots[index], step)
+        gate = self.gate_of(step)
+        self.slots[gate] = PB.SaveEnded(self.slots[gate], step)
         return effects
 
 

@@ -29,8 +29,8 @@ SAVE = '[op |-> "save", transfer |-> <<1, 1, 2>>, right |-> TRUE]'
 
 
 def state(number: int, ev: str, net: str, *, io: str = "{}", mem: str = "<<0, 0, 0>>", phase: str = "free") -> TraceState:
-    slots = f'0 :> [phase |-> "{phase}", epoch |-> 1, saves |-> {{}}]'
-    text = f"/\\ ev = {ev}\n/\\ net = {{{net}}}\n/\\ io = {io}\n/\\ mem = (0 :> {mem})\n/\\ slots = ({slots})"
+    slots = f'0 :> (<<0, 1>> :> [phase |-> "{phase}", epoch |-> 1, saves |-> {{}}])'
+    text = f"/\\ ev = {ev}\n/\\ net = {{{net}}}\n/\\ io = {io}\n/\\ mem = (0 :> (<<0, 1>> :> {mem}))\n/\\ slots = ({slots})"
     return TraceState(number, "Next", parse_state(text))
 
 
@@ -190,8 +190,8 @@ def test_the_same_diagram_is_the_same_text(words: Vocabulary) -> None:
 
 
 def test_names_come_from_the_source(words: Vocabulary) -> None:
-    key = parse_state("k = <<1, 2, 3>>")["k"]
-    assert len(items(key) or []) == 3
+    key = parse_state("k = <<1, 2, 3, 0>>")["k"]
+    assert len(items(key) or []) == 4
     assert words.named(words.words("Transfers"), key) == "run 1 chunk 2 layer 3"
     assert words.machine("transfers") == "Transfer"
     assert words.machine("mem") == ""
@@ -203,7 +203,7 @@ def test_names_come_from_the_source(words: Vocabulary) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place that looks like this checkout, with drawings of its own."""
-    for name in ("tla", "protocol", "spec"):
+    for name in ("tla", "protocol", "spec", "engine"):
         (tmp_path / name).symlink_to(root() / name)
     shutil.copytree(root() / "docs", tmp_path / "docs")
     for module in (draw, museum_page):

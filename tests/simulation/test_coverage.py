@@ -18,7 +18,7 @@ from tidegate.spec.walks import simulated
 from tidegate.spec.world import Label, World
 
 KNOWN = unwalked()
-MOST = 3_000_000  # steps; a tenth of it is enough, as a rule
+MOST = 3_000_000  # steps; a twentieth of it is enough, as a rule
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -14,14 +15,15 @@ from tidegate.protocol.effects import Effect
 from tidegate.protocol.machines import transfer as TR
 from tidegate.protocol.messages import ReadFailed, TransferId
 from tidegate.protocol.prefill import PrefillSession
-from tidegate.spec.bounds import Bounds
-from tidegate.spec.sim import simulate
+from tidegate.spec.bounds import FAULTS, Bounds
+from tidegate.spec.sim import Outcome, simulate
+from tidegate.spec.sim_jobs import simulate_jobs
 from tidegate.spec.world import World
 
-STEPS = 10_000_000 if os.environ.get("TIDEGATE_LONG") else 150_000
+STEPS = 10_000_000 if os.environ.get("TIDEGATE_LONG") else 200_000
 OPERATIONS = {
-    "Abort", "Admit", "Claim", "Deliver", "Evict", "Finish", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss", "ReadEnd",
-    "Registered", "ResendReady", "ResendReport", "Revoke", "SaveEnd", "Schedule", "Write",
+    "Abort", "Admit", "Claim", "Deliver", "Evict", "Finish", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss", "ReadEnd",
+    "Registered", "ResendReady", "ResendReport", "Revoke", "SaveEnd", "Schedule", "Stop", "Write",
 }  # fmt: skip
 
 
@@ -39,6 +41,27 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
                        check=True).stdout for seed in ("1", "2")
     }  # fmt: skip
     assert len(digests) == 1
+
+
+def test_each_job_is_the_run_of_its_seed() -> None:
+    total = simulate_jobs(6_000, seed=5, jobs=2, faults=FAULTS)
+    alone = [simulate(3_000, seed) for seed in (5, 6)]
+    assert [o.digest for o in total.outcomes] == [o.digest for o in alone]
+    assert (total.steps, total.wrong) == (sum(o.steps for o in alone), "")
+
+
+def test_memory_stays_flat() -> None:
+    """A World that is over leaves nothing behind: later Worlds need no more than earlier ones."""
+    sizes: list[int] = []
+
+    def told(out: Outcome) -> None:
+        if out.worlds % 100 == 0:
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+
+    simulate(60_000, seed=11, told=told)
+    assert len(sizes) >= 4
+    assert max(sizes[1:]) < sizes[0] + 2_000
 
 
 def test_only_the_chosen_faults_strike() -> None:

@@ -36,8 +36,10 @@ class Addressed(World):
 
     def __init__(self, bounds: Bounds, **sessions: Any) -> None:
         super().__init__(bounds, **sessions)
-        self.says, self.tables, self.said = self.teller(1), StepTables(), set[TransferId]()
-        self.under_way: list[Blocks] = []
+        members = range(bounds.members)  # each has a link of its own
+        self.says, self.tables = [self.teller(m + 1) for m in members], [StepTables() for _ in members]
+        self.said = set[TransferId]()
+        self.under_way: list[tuple[int, Blocks]] = []
         self.rng = random.Random(repr(bounds))
         self.dropped = 0
 
@@ -45,11 +47,11 @@ class Addressed(World):
         if isinstance(message, Ready):
             key, again = named(message), message.transfer in self.said
             self.said.add(message.transfer)
-            ready, blocks = self.says.of(message, truth_of, again=again)
+            ready, blocks = self.says[message.transfer.member].of(message, truth_of, again=again)
             if blocks is not None:
                 heard = decode(encode(blocks))
                 assert isinstance(heard, Blocks)
-                self.under_way += [heard] * (self.rng.choice((0, 1, 1, 2)) if self.left("loss") else 1)
+                self.under_way += [(message.transfer.member, heard)] * (self.rng.choice((0, 1, 1, 2)) if self.left("loss") else 1)
             super()._send(message)
             self.net[key] = decode(encode(ready))
         else:
@@ -60,21 +62,21 @@ class Addressed(World):
             self._hear()
             ready = self.net[label[1]]
             assert isinstance(ready, Ready)
-            if not self.tables.knows(ready):  # to the model it was lost
+            if not self.tables[ready.transfer.member].knows(ready):  # to the model it was lost
                 self.dropped += 1
                 del self.net[label[1]]
                 return []
         return super().apply(label)
 
     def _hear(self) -> None:
-        late = [blocks for blocks in self.under_way if self.left("loss") and self.rng.random() < 0.5]
-        for blocks in [blocks for blocks in self.under_way if blocks not in late]:
-            self.tables.hear(blocks)
+        late = [told for told in self.under_way if self.left("loss") and self.rng.random() < 0.5]
+        for member, blocks in [told for told in self.under_way if told not in late]:
+            self.tables[member].hear(blocks)
         self.under_way = late
 
     def _begin_read(self, ready: Ready) -> None:
         try:
-            found = self.tables.of(ready).ids.tolist()
+            found = self.tables[ready.transfer.member].of(ready).ids.tolist()
         except ValueError as error:
             self.oracle.wrong.append(f"refused: {error}")
             found = truth(ready.transfer)

@@ -204,6 +204,26 @@ class ContributorGroup(Judge):
         need(self.module.CanQuiet(s) == (not self.sets["Begin"]), f"quiet although {self.sets['Begin']} may land, or not when none may")
 
 
+class StepAgreement(Judge):
+    """Who is ready, and has not withdrawn; once one has entered, whoever comes may."""
+
+    def __init__(self, module: Any, state: Any) -> None:
+        super().__init__(module, state)
+        self.members, self.ready, self.entered = state.members, set[Any](), False
+
+    def before(self, e: Any) -> None:
+        if e.op == "Enter":
+            need(self.entered or self.ready == self.members, f"enters with {self.ready} of {set(self.members)} ready")
+            self.entered = True
+        else:
+            need(e.member in (self.members if e.op == "Ready" else self.ready), f"{e.op} of member {e.member}, who is not there")
+            (self.ready.add if e.op == "Ready" else self.ready.discard)(e.member)
+
+    def after(self, e: Any, s: Any) -> None:
+        may = self.entered or self.ready == self.members
+        need(self.module.CanEnter(s) == may, f"{'may' if may else 'may not'} enter with {self.ready} ready, and it says otherwise")
+
+
 class Binding(Judge):
     run: Any = None
 
@@ -287,6 +307,7 @@ SIZES: dict[type[Judge], dict[str, str]] = {
     PoolObject: {"Layers": "1..4", "Pins": "1..3"},
     Read: {},
     ContributorGroup: {"Members": "0..5"},
+    StepAgreement: {"Members": "0..5"},
     Binding: {"Runs": "1..9"},
     RequestCompletion: {"Layers": "1..3", "MaxChunks": "3"},
     FailureInvalidation: {"Ranks": "0..2", "Groups": "{g1, g2}"},

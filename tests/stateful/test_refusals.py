@@ -20,7 +20,8 @@ from tidegate.spec.schedule import say_label
 from tidegate.spec.world import Label, World
 
 PREFILL: dict[str, Callable[..., Any]] = {
-    "Claim": PrefillSession.claim, "Write": PrefillSession.write, "Miss": PrefillSession.miss, "Evict": PrefillSession.evict,
+    "Claim": lambda p, _, run: p.claim(run), "Write": lambda p, _, run: p.write(run), "Miss": lambda p, _, run: p.miss(run),
+    "Evict": PrefillSession.evict,
     "LayerDone": PrefillSession.layer_done, "SaveEnd": PrefillSession.save_end, "LoadEnd": PrefillSession.load_end,
     "Revoke": PrefillSession.revoke, "ResendReady": PrefillSession.resend_ready,
 }  # fmt: skip
@@ -39,14 +40,14 @@ def every(shape: str) -> list[Label]:
         found |= dict.fromkeys(m for m in [*w.moves(), label] if m and m[0] not in ("Deliver", "Lose"))
         found |= {("Landed", m[1], m[2]): None for m in w.moves() if m[0] == "ReadEnd"}
         found |= {("Evict", key): None for key in w.objects} | {("Revoke", t): None for t in w.readies}
-        found |= {("Miss", run): None for run in w.running}
+        found |= {("Miss", *running): None for running in w.running}
     return list(found)
 
 
 def call(w: World, label: Label) -> tuple[PrefillSession | DecodeSession, Callable[[], list[Effect]]]:
     """The session of a step, and the step taken without asking whether it is offered."""
     op, *arguments = label
-    arguments = [TransferId(*x) if isinstance(x, tuple) and len(x) == 3 else x for x in arguments]
+    arguments = [TransferId(*x) if isinstance(x, tuple) and len(x) == 4 else x for x in arguments]
     session, table = (w.prefill, PREFILL) if op in PREFILL else (w.decode, DECODE)
     return session, lambda: table[op](session, *arguments)
 
@@ -54,7 +55,7 @@ def call(w: World, label: Label) -> tuple[PrefillSession | DecodeSession, Callab
 def known(w: World, label: Label) -> bool:
     """Has its run, attempt or transfer been heard of?  Of strangers a session need not know anything, nor of its caller's mode."""
     if label[0] in ("Claim", "Write", "Miss"):
-        return label[1] in w.running
+        return label[1:] in w.running
     if label[0] in ("Admit", "Registered", "Schedule", "Finish", "Abort"):
         return label[1] in w.block
     if label[0] in ("ReadEnd", "Landed", "ResendReport"):

@@ -82,7 +82,7 @@ def test_an_abort_at_every_point_of_a_schedule_leaves_nothing(shape: str) -> Non
                 twin = w.clone()
                 twin.apply(abort)
                 if not heard:
-                    del twin.net["ABORT", abort[1]]
+                    del twin.net["ABORT", abort[1], 0]
                     twin.net.pop(("START", abort[1]), None)
                 wrong = well_ended(twin, failed={abort[1]})
                 assert not wrong, f"{abort}, {'heard' if heard else 'lost'}: {told(twin, wrong)}"
@@ -96,7 +96,7 @@ def test_a_failure_of_every_copy_fails_whom_it_concerns_and_leaves_nothing(shape
     found = 0
     for label, w in points(shape):
         for failure in [m for m in w.moves() if label and m[:2] == label[:2] and m[0] in COPIES and not plain(m)]:
-            run, chunk, _ = failure[1]
+            run, chunk, *_ = failure[1]
             attempt = w.oracle.attempt_of[run]
             needed = chunk < w.bounds.chunks_of(attempt) and w.bounds.shared
             twin = w.clone()
@@ -214,7 +214,7 @@ class AcksBySlot(PrefillSession):
     """A report releases whatever stands in the slot that it names."""
 
     def _on_report(self, report: Any, effects: list[Effect]) -> None:
-        waiting = sorted(self.slots[report.slot].transfers)
+        waiting = sorted(self.slots[report.slot, 1].transfers)
         if waiting:
             known = self.readies[waiting[0]]
             report = msgspec.structs.replace(report, transfer=known.transfer, epoch=known.epoch)

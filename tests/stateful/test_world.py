@@ -32,13 +32,17 @@ class Hostile(RuleBasedStateMachine):
     taken: list[Label]
 
     @initialize(
-        chunks=st.integers(1, 2), lease=st.booleans(), blocks=st.integers(1, 2), choices=CHOICES,
+        chunks=st.integers(1, 2), lease=st.booleans(), blocks=st.integers(1, 2), members=st.integers(1, 2), lanes=st.integers(1, 2),
+        choices=CHOICES,
         faults=st.sets(st.sampled_from(FAULTS), min_size=1, max_size=MOST),
     )  # fmt: skip
-    def begin(self, chunks: int, lease: bool, blocks: int, choices: list[int], faults: set[str]) -> None:
+    def begin(
+        self, chunks: int, lease: bool, blocks: int, members: int, lanes: int, choices: list[int], faults: set[str]
+    ) -> None:
         budgets = {fault: 2 for fault in faults if lease or fault != "revoke"}
         self.world = World(Bounds(
-            layers=3, shared=frozenset((1, 2)), chunks=chunks, runs=4, attempts=2, blocks=blocks, read_lease=lease,
+            layers=3, shared=frozenset((1, 2)), chunks=chunks, runs=4, attempts=2, blocks=blocks, members=members,
+            lanes=lanes, read_lease=lease,
             **budgets,  # type: ignore[arg-type]
         ), decode=self.decode)  # fmt: skip
         type(self).taken = []

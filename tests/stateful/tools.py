@@ -15,7 +15,7 @@ AGAIN = ("ResendReady", "ResendReport")
 def well(m: Label) -> bool:
     """No fault."""
     if m[0] in GOES_WELL:
-        return bool(m[-1] == GOES_WELL[m[0]])
+        return bool(m[2 if m[0] == "Deliver" else -1] == GOES_WELL[m[0]])
     return m[0] not in FAULTS
 
 

@@ -142,7 +142,7 @@ class Pair:
             return False
         step = self.prefill.step_of(run)
         slot = self.plan.slot_of(step.layer)
-        epoch = self.prefill.slots[slot].epoch
+        epoch = self.prefill.slots[slot, 1].epoch
         p = self.recorders["prefill"]
         if compute:
             trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot)])

@@ -504,10 +504,10 @@ class NoGate(PrefillSession):
     """Claims the next slot without asking its gate."""
 
     def claim(self, run):
-        index = self.plan.slot_of(self.step_of(run).layer)
-        old = self.slots[index]
-        self.slots[index] = PB.State(phase="free", owner=0, epoch=old.epoch, saves=old.saves, transfers=old.transfers,
-                                     attending=old.attending)  # fmt: skip
+        gate = self.gate_of(self.step_of(run))
+        old = self.slots[gate]
+        self.slots[gate] = PB.State(phase="free", owner=0, epoch=old.epoch, saves=old.saves, transfers=old.transfers,
+                                    attending=old.attending)  # fmt: skip
         return super().claim(run)
 
 

@@ -308,6 +308,15 @@ Miss(m, r) ==
     /\ net' = net \cup {RunFailed(m, r)}
     /\ UNCHANGED <<transfers, decode, mem, io, registered, owner, replies, landed>>
 
+\* Run r has failed at another member, and m hears of it.
+Stop(m, r) ==
+    LET p == runs[<<m, r>>] IN
+    /\ \E n \in Members : n # m /\ runs[<<n, r>>].phase = "failed"
+    /\ PR!CanFail(p)
+    /\ Failing(m, r, p, slots, pool)
+    /\ UNCHANGED <<transfers, decode, net, mem, io, registered, owner, replies, landed>>
+
+\* System also asks for the members' agreement: what is shown here does not rest on it.
 Write(m, r) ==
     LET p == runs[<<m, r>>]  c == p.chunk  l == p.layer  x == <<m, SlotOf(l)>>  t == <<r, c, l, m>>  o == <<m, r, c>>
         right == mem[x].run = r /\ mem[x].layer = l
@@ -379,7 +388,7 @@ ResendReady(t) ==
 -------------------------------------------------------------------------------
 (* What each message does.                                                  *)
 
-\* Nothing makes the members agree on what a nonce stands for.
+\* Nothing makes the members agree on what a nonce stands for: each may begin with START by itself (System's Join, and more).
 OnStart(a, m, r) ==
     /\ START(a) \in net
     /\ PR!CanStart(runs[<<m, r>>])
@@ -475,6 +484,7 @@ Next ==
     \/ \E m \in Members, r \in Runs : Claim(m, r)
     \/ \E w \in Transfers, ok \in BOOLEAN : LoadEnd(w, ok)
     \/ \E m \in Members, r \in Runs : Miss(m, r)
+    \/ \E m \in Members, r \in Runs : Stop(m, r)
     \/ \E m \in Members, r \in Runs : Write(m, r)
     \/ \E t \in Transfers : LayerDone(t)
     \/ \E t \in Transfers, ok \in BOOLEAN : SaveEnd(t, ok)

@@ -1,9 +1,11 @@
 -------------------------------- MODULE System --------------------------------
 (***************************************************************************)
-(* One Prefill rank, one Decode rank, and all that may go wrong between.   *)
+(* The Prefill ranks of one contributor group, the Decode rank that they   *)
+(* feed, and all that may go wrong between.                                *)
 (*                                                                         *)
-(* Modelled: layers that share slots and layers that own one; runs in      *)
-(* several chunks, each layer saved to a host pool and reloaded from it;   *)
+(* Modelled: groups of any size; several requests in one step (lanes);     *)
+(* layers that share slots and layers that own one; runs in several       *)
+(* chunks, each layer saved to a host pool and reloaded from it;           *)
 (* attempts on Decode that own blocks, one after the other the same ones;  *)
 (* a network that reorders always, and duplicates and loses up to a bound; *)
 (* failed saves, evictions, failed loads; reads that fail quietly and reads*)
@@ -23,7 +25,8 @@
 (***************************************************************************)
 EXTENDS SystemNetwork, SystemSafety, SystemWitnesses
 
-Worker == \E r \in Runs : Claim(r) \/ Write(r) \/ Miss(r)
+Worker == \E m \in Members, r \in Runs : Claim(m, r) \/ Write(m, r) \/ Miss(m, r)
+Group == \E m \in Members, r \in Runs : Join(m, r) \/ Stop(m, r)
 Device == \E t \in Transfers : LayerDone(t) \/ (\E ok \in BOOLEAN : SaveEnd(t, ok) \/ LoadEnd(t, ok))
 Remote == \E t \in Transfers, a \in Attempts : Landed(t, a) \/ \E how \in {"ok", "quiet", "unknown"} : ReadEnd(t, a, how)
 Resend == \E t \in Transfers : ResendReady(t) \/ ResendReport(t)
@@ -32,17 +35,26 @@ Client == \E a \in Attempts : \/ \E b \in Blocks : Admit(a, b)
 Faults == (\E t \in Transfers : Revoke(t)) \/ (\E o \in Runs \X Chunks : Evict(o))
 Network == \E m \in net : Lose(m) \/ \E keep \in BOOLEAN : Deliver(m, keep)
 
-Next == Worker \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Network
+Next == Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Network
 Spec == Init /\ [][Next]_vars
+
+\* For configurations of several members: attentions and saves, which the members do not share, end before anything else
+\* happens.  What they do to a gate meanwhile is explored with one member.
+Eager == (\E x \in io : x.op \in {"attend", "save"}) => ev'.op \in {"LayerDone", "SaveEnd"}
+\* Where nothing is lost, nothing need be said again.
+Calm == Eager /\ ev'.op \notin {"ResendReady", "ResendReport"}
 
 -------------------------------------------------------------------------------
 (* Liveness.                                                                *)
 
-Messages == [op : {"START", "ABORT"}, attempt : Attempts]
+Messages == [op : {"START"}, attempt : Attempts]
+            \cup [op : {"ABORT"}, attempt : Attempts, member : Members]
             \cup [op : {"READY"}, transfer : Transfers, attempt : Attempts, epoch : 1..Cardinality(Runs \X Steps), final : BOOLEAN]
             \cup [op : {"READ_DONE", "READ_FAILED", "COMMITTED", "REVOKED"}, transfer : Transfers]
-            \cup [op : {"RUN_FAILED"}, run : Runs, attempt : Attempts]
-Fair == /\ \A r \in Runs : WF_vars(Claim(r)) /\ WF_vars(Write(r)) /\ WF_vars(Miss(r))
+            \cup [op : {"RUN_FAILED"}, run : Runs, attempt : Attempts, member : Members]
+Working == \A m \in Members, r \in Runs : /\ WF_vars(Claim(m, r)) /\ WF_vars(Write(m, r)) /\ WF_vars(Miss(m, r))
+                                          /\ WF_vars(Join(m, r)) /\ WF_vars(Stop(m, r))
+Fair == /\ Working
         /\ \A t \in Transfers : WF_vars(LayerDone(t)) /\ WF_vars(SaveEnd(t, TRUE)) /\ WF_vars(LoadEnd(t, TRUE))
         /\ \A t \in Transfers : WF_vars(ResendReady(t)) /\ WF_vars(ResendReport(t))
         /\ \A t \in Transfers, a \in Attempts : WF_vars(ReadEnd(t, a, "ok")) /\ WF_vars(Landed(t, a))
@@ -53,13 +65,13 @@ FairSpec == Spec /\ Fair
 DeadlineSpec == FairSpec /\ \A a \in Attempts : WF_vars(Abort(a))
 \* Only Prefill is alive, and its leases run out: nothing is expected of Decode or the network.
 LeaseSpec == /\ Spec
-             /\ \A r \in Runs : WF_vars(Claim(r)) /\ WF_vars(Write(r)) /\ WF_vars(Miss(r))
+             /\ Working
              /\ \A t \in Transfers : WF_vars(LayerDone(t)) /\ WF_vars(SaveEnd(t, TRUE)) /\ WF_vars(LoadEnd(t, TRUE))
              /\ \A t \in Transfers : WF_vars(Revoke(t))
 
 \* L1: every run gets its verdict, every gate opens again, every attempt ends.
-EveryRunEnds == \A r \in Runs : runs[r].phase = "running" ~> runs[r].phase \in {"done", "failed"}
-EveryGateOpens == \A i \in Slots : slots[i].phase # "free" ~> slots[i].phase = "free"
+EveryRunEnds == \A m \in Members, r \in Runs : runs[m][r].phase = "running" ~> runs[m][r].phase \in {"done", "failed"}
+EveryGateOpens == \A m \in Members, i \in Gates : slots[m][i].phase # "free" ~> slots[m][i].phase = "free"
 EveryAttemptEnds == \A a \in Attempts : attempts[a].phase # "idle" ~> attempts[a].phase \in {"failed", "released"}
 \* L2: whatever happened, the blocks come back.
 BlocksReturn == \A a \in Attempts : dests[a].phase \in {"draining", "poisoned"} ~> dests[a].phase = "reclaimed"

@@ -18,10 +18,10 @@ Admit(a, b) ==
     /\ dests' = [dests EXCEPT ![a] = Emptied(FI!Own(@, {Rank}), {})]
     /\ owner' = [owner EXCEPT ![b] = a]
     /\ block' = [block EXCEPT ![a] = b]
-    /\ dest' = [dest EXCEPT ![b] = [cl \in Steps |-> Empty]]
+    /\ dest' = [dest EXCEPT ![b] = [cl \in Steps |-> [p \in Parts |-> Empty]]]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
     /\ ev' = [op |-> "Admit", attempt |-> a, block |-> b]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, used, mem, pooled, io, registered, taken, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, groups, reads, used, mem, pooled, io, registered, taken, history>>
 
 \* The backend has registered the destination: now, not before, Prefill hears of it.
 Registered(a) ==
@@ -31,7 +31,7 @@ Registered(a) ==
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Register(@))]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
     /\ ev' = [op |-> "Registered", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, taken, owner, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, dests, groups, reads, block, used, mem, pooled, dest, io, taken, owner, history>>
 
 \* Everything has arrived: inference begins and reads the destination.
 Schedule(a) ==
@@ -39,7 +39,7 @@ Schedule(a) ==
     /\ RC!CanSchedule(attempts[a])
     /\ attempts' = [attempts EXCEPT ![a] = RC!Schedule(@)]
     /\ ev' = [op |-> "Schedule", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, dests, groups, reads, block, net, used, truth, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, dests, groups, reads, block, net, used, truth, history>>
 
 \* Inference has ended; the blocks go back.
 Finish(a) ==
@@ -47,26 +47,29 @@ Finish(a) ==
     /\ RC!CanFinish(attempts[a])
     /\ Settle(a, RC!Finish(attempts[a]), IF FI!CanDrain(dests[a]) THEN FI!Drain(dests[a]) ELSE dests[a], Open(a, groups))
     /\ ev' = [op |-> "Finish", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, net, used, bytes, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, groups, reads, block, net, used, bytes, history>>
 
-\* The client gives up, or Decode's deadline passes: the attempt fails and Prefill is told, once.
+\* The client gives up, or Decode's deadline passes: the attempt fails and each member is told, once.
 Abort(a) ==
     /\ Known(a)
     /\ Count("abort") < MaxAbort
     /\ RC!CanFail(attempts[a])
     /\ Use("abort")
     /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups))
-    /\ net' = net \cup {[op |-> "ABORT", attempt |-> a]}
+    /\ net' = net \cup {[op |-> "ABORT", attempt |-> a, member |-> m] : m \in Members}
     /\ blamed' = blamed \cup {<<"attempt", a>>}
     /\ ev' = [op |-> "Abort", attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, groups, reads, block, bytes, replies, verdicts, landed>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, groups, reads, block, bytes, replies, verdicts, landed>>
+
+\* What lies at one (chunk, layer) of a destination when the parts of member m have become x.
+Brings(at, m, x) == [p \in Parts |-> IF p \in Sends(m) THEN x ELSE at[p]]
 
 \* The remote copy of t ends: "ok", "quiet" (failed, and stopped), "unknown" (failed, perhaps still running).
 ReadEnd(t, a, how) ==
-    LET c == t[2]  l == t[3]  g == <<a, c, l>>
+    LET c == t[2]  l == t[3]  m == t[4]  g == <<a, c, l>>
         good == [op |-> "read", transfer |-> t, attempt |-> a, right |-> TRUE]
         bad == [op |-> "read", transfer |-> t, attempt |-> a, right |-> FALSE]
-        right == good \in io /\ Holds(mem[SlotOf(l)], t[1], c, l)
+        right == good \in io /\ Holds(mem[m][GateOf(t[1], l)], t[1], c, l)
         failed == how # "ok"
     IN
     /\ good \in io \/ bad \in io
@@ -75,18 +78,18 @@ ReadEnd(t, a, how) ==
          [] how = "quiet" -> Count("fail") < MaxFail /\ Use("fail")
          [] how = "unknown" -> Count("unknown") < MaxUnknown /\ Use("unknown")
     /\ io' = (io \ {good, bad}) \cup (IF how = "unknown" THEN {[op |-> "stray", transfer |-> t, attempt |-> a]} ELSE {})
-    /\ dest' = [dest EXCEPT ![block[a]][<<c, l>>] = IF ~failed /\ right /\ a \in registered THEN t ELSE Junk]
+    /\ dest' = [dest EXCEPT ![block[a]][<<c, l>>] = Brings(@, m, IF ~failed /\ right /\ a \in registered THEN t ELSE Junk)]
     /\ landed' = IF ~failed /\ right THEN landed \cup {t} ELSE landed
     /\ reads' = [reads EXCEPT ![t] = IF failed THEN RD!EndFailed(@, how = "quiet") ELSE RD!EndOk(@)]
     /\ groups' = [groups EXCEPT ![g] =
-            LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, Member) THEN @ ELSE CG!Landed(@, Member)
-            IN IF failed /\ CG!CanFail(g1, Member) THEN CG!Fail(g1, Member) ELSE g1]
+            LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, m) THEN @ ELSE CG!Landed(@, m)
+            IN IF failed /\ CG!CanFail(g1, m) THEN CG!Fail(g1, m) ELSE g1]
     /\ IF failed THEN Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
                  ELSE Settle(a, attempts[a], dests[a], Open(a, groups'))
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ blamed' = IF failed THEN blamed \cup {<<"run", t[1]>>} ELSE blamed
     /\ ev' = [op |-> "ReadEnd", transfer |-> t, attempt |-> a, how |-> how]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, mem, pooled, registered, taken, replies, verdicts>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, mem, pooled, registered, taken, replies, verdicts>>
 
 \* The backend's end event for a copy whose failure was unknown; until now it may have written.
 Landed(t, a) ==
@@ -96,12 +99,12 @@ Landed(t, a) ==
     /\ op \in io
     /\ RD!CanLanded(reads[t])
     /\ io' = io \ {op}
-    /\ dest' = [dest EXCEPT ![block[a]][<<t[2], t[3]>>] = Junk]
+    /\ dest' = [dest EXCEPT ![block[a]][<<t[2], t[3]>>] = Brings(@, t[4], Junk)]
     /\ reads' = [reads EXCEPT ![t] = RD!Landed(@)]
-    /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, Member) THEN CG!Landed(@, Member) ELSE @]
+    /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, t[4]) THEN CG!Landed(@, t[4]) ELSE @]
     /\ Settle(a, attempts[a], dests[a], Open(a, groups'))
     /\ ev' = [op |-> "Landed", transfer |-> t, attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, net, used, mem, pooled, registered, taken, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, net, used, mem, pooled, registered, taken, history>>
 
 \* A report that nobody has answered is sent again.
 ResendReport(t) ==
@@ -119,7 +122,7 @@ OnReady(m, keep) ==
     LET t == m.transfer  a == m.attempt  r == t[1]  c == t[2]  l == t[3]  g == <<a, c, l>>
         bound == IF BI!CanBind(bindings[a]) THEN BI!Bind(bindings[a], r) ELSE bindings[a]
         accept == FI!CanRead(dests[a], Rank) /\ BI!CanAccept(bound, r)
-        right == Holds(mem[SlotOf(l)], r, c, l)
+        right == Holds(mem[t[4]][GateOf(r, l)], r, c, l)
         s1 == IF RC!CanReceive(attempts[a]) THEN RC!Receive(attempts[a]) ELSE attempts[a]
         s2 == IF m.final /\ RC!CanCount(s1) THEN RC!Count(s1, c) ELSE s1
     IN
@@ -129,18 +132,18 @@ OnReady(m, keep) ==
     ELSE IF accept
     THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
          /\ reads' = [reads EXCEPT ![t] = RD!Begin(@)]
-         /\ groups' = [groups EXCEPT ![g] = IF CG!CanBegin(@, Member) THEN CG!Begin(@, Member) ELSE @]
+         /\ groups' = [groups EXCEPT ![g] = IF CG!CanBegin(@, t[4]) THEN CG!Begin(@, t[4]) ELSE @]
          /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s2)]
          /\ io' = io \cup {[op |-> "read", transfer |-> t, attempt |-> a, right |-> right]}
          /\ net' = Rest(m, keep)
-         /\ UNCHANGED <<runs, slots, transfers, pool, dests, block, mem, pooled, dest, registered, taken, owner, history>>
+         /\ UNCHANGED <<runs, slots, transfers, pool, lane, dests, block, mem, pooled, dest, registered, taken, owner, history>>
     ELSE /\ net' = Rest(m, keep) \cup {Report("READ_FAILED", t)}
          /\ UNCHANGED <<sides, truth, history>>
 
 \* COMMITTED: what was read is believed.
 OnCommitted(m, keep) ==
-    LET t == m.transfer  c == t[2]  l == t[3]  a == runs[t[1]].attempt  g == <<a, c, l>>
-        new == IF CG!CanDone(groups[g], Member) THEN CG!Done(groups[g], Member) ELSE groups[g]
+    LET t == m.transfer  c == t[2]  l == t[3]  a == runs[t[4]][t[1]].attempt  g == <<a, c, l>>
+        new == IF CG!CanDone(groups[g], t[4]) THEN CG!Done(groups[g], t[4]) ELSE groups[g]
         s == IF CG!CanSucceed(new) /\ RC!CanGot(attempts[a]) THEN SettleAttempt(RC!Got(attempts[a], c, l)) ELSE attempts[a]
     IN
     /\ net' = Rest(m, keep)
@@ -150,18 +153,18 @@ OnCommitted(m, keep) ==
             /\ attempts' = [attempts EXCEPT ![a] = s]
             /\ dests' = [dests EXCEPT ![a] = IF s.phase = "complete" /\ FI!CanValidate(@) THEN FI!Validate(@) ELSE @]
        ELSE UNCHANGED <<reads, groups, attempts, dests>>
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, truth, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, truth, history>>
 
 \* REVOKED: what was read is not believed, and the attempt fails; or a failed report is answered.
 OnRevoked(m, keep) ==
-    LET t == m.transfer  a == runs[t[1]].attempt  g == <<a, t[2], t[3]>> IN
+    LET t == m.transfer  a == runs[t[4]][t[1]].attempt  g == <<a, t[2], t[3]>> IN
     /\ net' = Rest(m, keep)
     /\ IF RD!CanRevoke(reads[t])
        THEN /\ reads' = [reads EXCEPT ![t] = RD!Revoke(@)]
-            /\ groups' = [groups EXCEPT ![g] = IF CG!CanFail(@, Member) THEN CG!Fail(@, Member) ELSE @]
+            /\ groups' = [groups EXCEPT ![g] = IF CG!CanFail(@, t[4]) THEN CG!Fail(@, t[4]) ELSE @]
             /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
        ELSE UNCHANGED <<reads, groups, attempts, dests, owner>>
-    /\ UNCHANGED <<runs, slots, transfers, pool, bindings, block, bytes, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, bytes, history>>
 
 \* RUN_FAILED: the attempt fails if it listens to this run.
 OnRunFailed(m, keep) ==
@@ -173,5 +176,5 @@ OnRunFailed(m, keep) ==
        THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
             /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups))
        ELSE UNCHANGED <<bindings, attempts, dests, owner>>
-    /\ UNCHANGED <<runs, slots, transfers, pool, groups, reads, block, bytes, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, groups, reads, block, bytes, history>>
 ===============================================================================

@@ -9,7 +9,7 @@ EXTENDS SystemPrefill, SystemDecode
 Deliver(m, keep) ==
     /\ m \in net
     /\ IF keep THEN Count("dup") < MaxDup /\ Use("dup") ELSE UNCHANGED used
-    /\ ev' = [op |-> "Deliver", message |-> m, keep |-> keep]
+    /\ m.op # "START" => ev' = [op |-> "Deliver", message |-> m, keep |-> keep]
     /\ CASE m.op = "START"                         -> OnStart(m, keep)
          [] m.op = "READY"                         -> OnReady(m, keep)
          [] m.op \in {"READ_DONE", "READ_FAILED"}  -> OnReport(m, keep)

@@ -11,19 +11,19 @@ ReuseSafe ==
     \A x \in io :
         (\/ x.op \in {"attend", "save"} /\ x.right
          \/ x.op = "read" /\ x.right /\ transfers[x.transfer].phase = "held")
-        => Holds(mem[SlotOf(x.transfer[3])], x.transfer[1], x.transfer[2], x.transfer[3])
+        => LET t == x.transfer IN Holds(mem[t[4]][GateOf(t[1], t[3])], t[1], t[2], t[3])
 
 \* I2: a transfer that Decode may hear of, and that has no verdict, keeps its slot shut, in the epoch that it names.
 GateBeforePublish ==
     \A m \in net : (m.op = "READY" /\ transfers[m.transfer].phase = "held") =>
-        LET s == slots[SlotOf(m.transfer[3])] IN s.phase # "free" /\ s.epoch = m.epoch
+        LET t == m.transfer  s == slots[t[4]][GateOf(t[1], t[3])] IN s.phase # "free" /\ s.epoch = m.epoch
 
 \* I3 and I14: what is computed rests on what the earlier chunks saved.
 LoadBeforeCompute == \A x \in io : x.op \in {"attend", "save"} => x.right
 
-\* I4: a readable object has all its layers.
+\* I4: a readable object has all its layers, of each the share of every member.
 PublishAfterComplete ==
-    \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers : <<o[1], o[2], l>> \in pooled
+    \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers, m \in Members : <<o[1], o[2], l, m>> \in pooled
 
 \* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it,
 \* what is readable stays so until it is evicted, and what is failed or gone stays as it is.
@@ -50,7 +50,8 @@ DestinationLifetime ==
 \* I7: inference runs on the right contents, all of them.
 ScheduleSafe ==
     \A a \in Attempts : attempts[a].phase = "scheduled" =>
-        \A cl \in (1..ChunksOf(a)) \X Layers : dest[block[a]][cl] = <<bindings[a].run, cl[1], cl[2]>>
+        \A cl \in (1..ChunksOf(a)) \X Layers : 
+            \A m \in Members : \A p \in Sends(m) : dest[block[a]][cl][p] = <<bindings[a].run, cl[1], cl[2], m>>
 
 \* I8: an attempt whose bound run failed, or whose memory is poisoned, yields no tokens.
 FailClosed ==
@@ -61,9 +62,9 @@ FailClosed ==
 \* I13: no waiter gets two verdicts.
 OneVerdict ==
     /\ \A t \in Transfers : ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
-    /\ \A r \in Runs : ~(<<r, "done">> \in verdicts /\ <<r, "failed">> \in verdicts)
-    /\ \A r \in Runs : <<r, "done">> \in verdicts =>
-          \A t \in Transfers : (t[1] = r /\ t[2] <= runs[r].chunks) => transfers[t].phase = "done"
+    /\ \A m \in Members, r \in Runs : ~(<<m, r, "done">> \in verdicts /\ <<m, r, "failed">> \in verdicts)
+    /\ \A m \in Members, r \in Runs : <<m, r, "done">> \in verdicts =>
+          \A t \in Transfers : (t[1] = r /\ t[4] = m /\ t[2] <= runs[m][r].chunks) => transfers[t].phase = "done"
 
 \* The same for attempts: what is scheduled ends well; and a verdict and what belongs to it stay as they were, whatever comes late.
 EndsStay ==
@@ -71,25 +72,45 @@ EndsStay ==
            /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
            /\ attempts[a].phase \in {"failed", "released"} => attempts'[a] = attempts[a]
        /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} => transfers'[t] = transfers[t]
-       /\ \A r \in Runs : runs[r].phase \in {"done", "failed"} => runs'[r].phase = runs[r].phase]_vars
+       /\ \A m \in Members, r \in Runs : runs[m][r].phase \in {"done", "failed"} => runs'[m][r].phase = runs[m][r].phase]_vars
 
 \* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
-ClaimOnce == [][ev'.op = "Claim" => ev'.run \notin taken]_vars
+ClaimOnce == [][ev'.op = "Claim" => \A t \in taken : <<t[1], t[4]>> # <<ev'.run, ev'.member>>]_vars
+
+\* No rank begins to compute a step, and so to wait for the others inside it, before each has taken its slot for that step, has
+\* loaded, and has not given the run up.
+AgreeBeforeStep ==
+    [][ev'.op = "Write" =>
+        LET m == ev'.member  r == ev'.run  c == runs[m][r].chunk  l == runs[m][r].layer IN
+        (\A n \in Members : transfers[<<r, c, l, n>>].phase = "idle") =>
+            \A n \in Members : /\ <<r, c, l, n>> \in taken
+                               /\ [op |-> "load", transfer |-> <<r, c, l, n>>] \notin io
+                               /\ <<n, r, "failed">> \notin verdicts]_vars
+
+\* I9: what the members bring is all of it (main K/V, and every block of the indexer), and nothing of it comes twice.
+IndexerCover ==
+    \A a \in Attempts : attempts[a].phase = "complete" =>
+        \A cl \in (1..ChunksOf(a)) \X Layers : \A p \in Parts \ {0} : dest[block[a]][cl][p] # Empty
+Once(ps) ==
+    \A b \in Blocks : \A cl \in Steps : \A p \in ps :
+        LET old == dest[b][cl][p]  new == dest'[b][cl][p] IN old = Empty \/ new \in {old, Empty, Junk}
+IndexerApart == [][Once(Parts \ {0})]_vars
+MainOnce == [][Once({0})]_vars
 
 \* I15: an attempt fails only if something happened to it; a run only if its attempt did.
 BlastRadius ==
     /\ \A a \in Attempts : attempts[a].phase = "failed" =>
            <<"attempt", a>> \in blamed \/ <<"run", bindings[a].run>> \in blamed
-    /\ \A r \in Runs : runs[r].phase = "failed" =>
-           <<"run", r>> \in blamed \/ <<"attempt", runs[r].attempt>> \in blamed \/ <<"rival", runs[r].attempt>> \in blamed
+    /\ \A m \in Members, r \in Runs : runs[m][r].phase = "failed" =>
+           <<"run", r>> \in blamed \/ <<"attempt", runs[m][r].attempt>> \in blamed \/ <<"rival", runs[m][r].attempt>> \in blamed
 
 \* L2 as a state property: when nothing is under way, nothing is held.
 Rests == /\ \A m \in net : m.op = "START"
          /\ io = {}
          /\ \A t \in Transfers : ~RD!Unanswered(reads[t]) /\ transfers[t].phase # "held"
-         /\ \A r \in Runs : runs[r].phase \notin {"running", "computed"}
+         /\ \A m \in Members, r \in Runs : runs[m][r].phase \notin {"running", "computed"}
          /\ \A a \in Attempts : attempts[a].phase \in {"idle", "failed", "released"}
-NoLeak == Rests => /\ \A i \in Slots : slots[i].phase = "free"
+NoLeak == Rests => /\ \A m \in Members, i \in Gates : slots[m][i].phase = "free"
                    /\ \A a \in Attempts : dests[a].phase \in {"idle", "reclaimed"}
                    /\ \A b \in Blocks : owner[b] = 0
                    /\ \A o \in DOMAIN pool : pool[o].pins = {} /\ pool[o].phase # "writing"

@@ -26,8 +26,9 @@ CONSTANTS
     MaxLoss, MaxDup, MaxFail, MaxUnknown, MaxSaveFail, MaxLoadFail, MaxEvict, MaxAbort, MaxRevoke
 
 VARIABLES
-    \* Prefill: machine states
+    \* Prefill: machine states, of each member its own; the pool's objects are the group's
     runs, slots, transfers, pool,
+    lane,          \* the lane of each run, from its start on
     \* Decode: machine states
     attempts, bindings, dests, groups, reads,
     block,         \* the block set of each admitted attempt
@@ -35,16 +36,16 @@ VARIABLES
     used,          \* faults used up
     \* physical truth
     mem, pooled, dest, io, registered,
-    taken,         \* runs that have taken the slot of their next step, and have not written it
+    taken,         \* steps whose slot has been taken, and not yet written
     owner,         \* the attempt to which the allocator has given each block set, or 0
     \* history that only properties look at
     replies,       \* what Prefill answered about each transfer
-    verdicts,      \* what it said of each run
+    verdicts,      \* what each member said of each run
     landed,        \* transfers whose bytes landed, right, before anybody was told so
     blamed,        \* <<"attempt", a>> aborted; <<"run", r>> met a fault; <<"rival", a>> was started twice
     ev
 
-sides == <<runs, slots, transfers, pool, attempts, bindings, dests, groups, reads, block>>
+sides == <<runs, slots, transfers, pool, lane, attempts, bindings, dests, groups, reads, block>>
 bytes == <<mem, pooled, dest, io, registered, taken>>
 truth == <<bytes, owner>>
 history == <<replies, verdicts, landed, blamed>>
@@ -55,24 +56,43 @@ PB == INSTANCE PhysicalBuffer WITH Works <- {}, Transfers <- {}, MaxEpoch <- 0
 TR == INSTANCE Transfer
 PR == INSTANCE PrefillRun WITH Transfers <- {}, MaxChunks <- 0, MaxLayers <- 0
 PO == INSTANCE PoolObject WITH Pins <- {}
+SA == INSTANCE StepAgreement WITH Members <- {}
 RD == INSTANCE Read
 CG == INSTANCE ContributorGroup WITH Members <- {}
 BI == INSTANCE Binding
 RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
 FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 
+\* The width of the system.  A configuration may say more: Members = {0, 1}, Lanes = {1, 2}, IndexerBlocks = 3.
+Members == {0}           \* 0..n-1, the Prefill ranks that feed the one Decode rank; 0 is their leader
+Lanes == {1}             \* 1..n; each slot has the blocks of every lane, so runs of different lanes are in flight side by side
+IndexerBlocks == 1       \* indexer blocks of a step; the members share them out
+
 AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
 Chunks == 1..NumChunks
 Steps == Chunks \X Layers
-Transfers == Runs \X Chunks \X Layers       \* <<run, chunk, layer>>; one member, so it goes without saying
+Transfers == Runs \X Chunks \X Layers \X Members       \* <<run, chunk, layer, member>>
 SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSlots
                             ELSE SharedSlots + Cardinality({k \in Layers \ Shared : k < l})
 Slots == {SlotOf(l) : l \in Layers}
+Gates == Slots \X Lanes
+GateOf(r, l) == <<SlotOf(l), lane[r]>>
 \* What the load of step (c, l) of run r needs from the pool.
 Needed(r, c, l) == IF l \in Shared THEN {<<r, k>> : k \in 1..(c - 1)} ELSE {}
-Member == 0
+Leader == 0
 Rank == 0
+
+\* What a member brings to the destination: part 0 is the main K/V, parts 1.. are the indexer's blocks.  Prefill ranks hold all of
+\* the main K/V each, so one of them sends it; a member with no part at all publishes and is answered like the others.
+Parts == 0..IndexerBlocks
+Share(m) == LET n == Cardinality(Members) IN
+            {b \in 1..IndexerBlocks : IndexerBlocks * m < b * n /\ b * n <= IndexerBlocks * (m + 1)}
+Sends(m) == Share(m) \cup (IF m = Leader THEN {0} ELSE {})
+
+\* What a pool object is made of: of every layer each member's share.
+Piece(l, m) == m * Cardinality(Layers) + l
+Pieces == {Piece(l, m) : l \in Layers, m \in Members}
 Empty == <<0, 0, 0>>      \* nothing, or poison
 Junk == <<0, 0, 1>>       \* bytes that belong to nobody
 
@@ -80,28 +100,29 @@ Count(f) == used[f]
 Use(f) == used' = [used EXCEPT ![f] = @ + 1]
 
 \* Nobody asks anything of a run or an attempt that does not exist.
-Started(r) == runs[r].phase # "idle"
+Started(m, r) == runs[m][r].phase # "idle"
 Known(a) == attempts[a].phase # "idle"
 
 \* Does slot memory m hold chunk c of layer l of run r?
 Holds(m, r, c, l) == m[1] = r /\ m[2] = l /\ m[3] >= c
 
 Init ==
-    /\ runs = [r \in Runs |-> PR!Initial]
-    /\ slots = [i \in Slots |-> PB!Initial]
+    /\ runs = [m \in Members |-> [r \in Runs |-> PR!Initial]]
+    /\ slots = [m \in Members |-> [i \in Gates |-> PB!Initial]]
     /\ transfers = [t \in Transfers |-> TR!Initial]
     /\ pool = [o \in Runs \X Chunks |-> PO!Initial]
+    /\ lane = [r \in Runs |-> 0]
     /\ attempts = [a \in Attempts |-> RC!Initial]
     /\ bindings = [a \in Attempts |-> BI!Initial]
     /\ dests = [a \in Attempts |-> FI!Initial]
-    /\ groups = [g \in Attempts \X Chunks \X Layers |-> CG!Initial({Member})]
+    /\ groups = [g \in Attempts \X Chunks \X Layers |-> CG!Initial(Members)]
     /\ reads = [t \in Transfers |-> RD!Initial]
     /\ block = [a \in Attempts |-> 0]
     /\ net = {}
     /\ used = [f \in {"loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke"} |-> 0]
-    /\ mem = [i \in Slots |-> Empty]
+    /\ mem = [m \in Members |-> [i \in Gates |-> Empty]]
     /\ pooled = {}
-    /\ dest = [b \in Blocks |-> [cl \in Steps |-> Empty]]
+    /\ dest = [b \in Blocks |-> [cl \in Steps |-> [p \in Parts |-> Empty]]]
     /\ io = {}
     /\ registered = {}
     /\ taken = {}
@@ -120,8 +141,8 @@ SettleObject(o) == IF PO!CanFinish(o) THEN PO!Finish(o) ELSE o
 SettleRun(p) == IF PR!CanFinish(p) THEN PR!Finish(p) ELSE p
 
 \* A verdict is said when the phase becomes one.
-Said(r, old, new) == IF new.phase # old.phase /\ new.phase \in {"done", "failed"}
-                     THEN verdicts \cup {<<r, new.phase>>} ELSE verdicts
+Said(m, r, old, new) == IF new.phase # old.phase /\ new.phase \in {"done", "failed"}
+                     THEN verdicts \cup {<<m, r, new.phase>>} ELSE verdicts
 
 LeaveSlot(s, r) == IF PB!CanLeave(s, r) THEN SettleSlot(PB!Leave(s, r)) ELSE s
 FailRun(p) == IF PR!CanFail(p) THEN PR!Fail(p) ELSE p
@@ -153,7 +174,7 @@ Settle(a, s, d, open) ==
 (* Messages.                                                                *)
 
 READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
-                epoch |-> slots[SlotOf(t[3])].epoch, final |-> t[2] = runs[t[1]].chunks]
+                epoch |-> slots[t[4]][GateOf(t[1], t[3])].epoch, final |-> t[2] = runs[t[4]][t[1]].chunks]
 Report(o, t) == [op |-> o, transfer |-> t]
 
 Rest(m, keep) == IF keep THEN net ELSE net \ {m}

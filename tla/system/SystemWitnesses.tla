@@ -7,13 +7,15 @@ EXTENDS SystemState
 
 \* With read_lease a revoked buffer is overwritten while Decode still reads it; only COMMITTED keeps that harmless.
 NeverTornByRevoke == \A x \in io : (x.op = "read" /\ x.right) =>
-                        Holds(mem[SlotOf(x.transfer[3])], x.transfer[1], x.transfer[2], x.transfer[3])
+                        LET t == x.transfer IN Holds(mem[t[4]][GateOf(t[1], t[3])], t[1], t[2], t[3])
 \* A copy of unknown fate outlives its attempt.
 NeverStrayAfterFailure == \A x \in io : x.op = "stray" => attempts[x.attempt].phase # "failed" \/ dests[x.attempt].phase # "draining"
 \* A second run of an attempt is refused while the first one succeeds.
-NeverRivalRefused == \A r, q \in Runs : ~(r # q /\ runs[r].phase = "failed" /\ runs[q].phase = "done" /\ runs[r].attempt = runs[q].attempt)
+NeverRivalRefused == \A r, q \in Runs : LET p == runs[Leader] IN
+                        ~(r # q /\ p[r].phase = "failed" /\ p[q].phase = "done" /\ p[r].attempt = p[q].attempt)
 \* A run fails because what it needs was evicted, or its save failed.
-NeverMiss == \A r \in Runs : ~(runs[r].phase = "failed" /\ \E c \in Chunks : PO!Missing(pool[<<r, c>>]) /\ runs[r].chunk > c)
+NeverMiss == \A r \in Runs : LET p == runs[Leader][r] IN
+                ~(p.phase = "failed" /\ \E c \in Chunks : PO!Missing(pool[<<r, c>>]) /\ p.chunk > c)
 \* An answer is lost, and the report is answered again.
 NeverAnsweredTwice == \A t \in Transfers : ~(used["loss"] = 1 /\ reads[t].phase = "committed" /\ net = {})
 \* Two attempts use the same blocks one after the other, both with success.

@@ -42,28 +42,28 @@ Told(line) ==
       [] line.op = "Landed"       -> Landed(line.transfer, line.attempt)
       [] line.op = "ResendReport" -> Again(ResendReport(line.transfer),
                                            Report(RD!Report(reads[line.transfer]), line.transfer), line.op, line.transfer)
-      [] line.op = "Claim"        -> Claim(line.run)
-      [] line.op = "Write"        -> Write(line.run)
-      [] line.op = "Miss"         -> Miss(line.run)
+      [] line.op = "Claim"        -> Claim(Leader, line.run)
+      [] line.op = "Write"        -> Write(Leader, line.run)
+      [] line.op = "Miss"         -> Miss(Leader, line.run)
       [] line.op = "LayerDone"    -> LayerDone(line.transfer)
       [] line.op = "SaveEnd"      -> SaveEnd(line.transfer, line.ok)
       [] line.op = "LoadEnd"      -> LoadEnd(line.transfer, line.ok)
       [] line.op = "Evict"        -> Evict(line.object)
       [] line.op = "Revoke"       -> Revoke(line.transfer)
       [] line.op = "ResendReady"  -> Again(ResendReady(line.transfer),
-                                           READY(line.transfer, runs[line.transfer[1]].attempt), line.op, line.transfer)
+                                           READY(line.transfer, Run(line.transfer[1]).attempt), line.op, line.transfer)
       [] line.op = "Deliver"      -> Deliver(line.message, line.keep)
       [] line.op = "Rest"         -> UNCHANGED vars
 
 \* What a line is about, for the explanation.
 AboutTransfer(t) ==
     LET r == t[1]  i == SlotOf(t[3]) IN
-    [run |-> runs[r], slot |-> slots[i], transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
+    [run |-> Run(r), slot |-> Gate(i), transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
      seen |-> seen[t], open |-> {x \in under : x.slot = i}, io |-> {x \in io : x.transfer = t}]
 AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
 About(line) ==
     CASE line.op \in {"Claim", "Write", "Miss"} ->
-             IF PR!CanAct(runs[line.run]) THEN AboutTransfer(StepOf(line.run)) ELSE [run |-> runs[line.run]]
+             IF PR!CanAct(Run(line.run)) THEN AboutTransfer(StepOf(line.run)) ELSE [run |-> Run(line.run)]
       [] line.op = "Deliver" ->
              (IF "transfer" \in DOMAIN line.message THEN AboutTransfer(line.message.transfer) ELSE [op |-> line.message.op]) @@
              (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
@@ -119,9 +119,9 @@ Named(line) == IF line.op \in {"Revoke", "LoadEnd"} THEN {line.transfer}
 AckIdentityOf(t) == transfers[t].phase = "done" => t \in landed
 OneVerdictOf(t) ==
     /\ ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
-    /\ <<t[1], "done">> \in verdicts =>
-           /\ <<t[1], "failed">> \notin verdicts
-           /\ \A x \in (1..runs[t[1]].chunks) \X Layers : transfers[<<t[1], x[1], x[2]>>].phase = "done"
+    /\ <<t[4], t[1], "done">> \in verdicts =>
+           /\ <<t[4], t[1], "failed">> \notin verdicts
+           /\ \A x \in (1..Run(t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
 Safety(line) ==
     <<<<"ReuseSafe", ReuseSafe>>, <<"GateBeforePublish", GateBeforePublish>>, <<"LoadBeforeCompute", LoadBeforeCompute>>,
       <<"PublishAfterComplete", line.op \in {"SaveEnd", "Evict", "Rest"} => PublishAfterComplete>>,

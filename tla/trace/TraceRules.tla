@@ -24,7 +24,10 @@ VARIABLES seen, under, loaded
 None == ""
 Unseen == [epoch |-> 0, wrote |-> None, attended |-> FALSE, saved |-> None, began |-> FALSE, fetched |-> None]
 
-StepOf(r) == <<r, runs[r].chunk, runs[r].layer>>
+\* A run is recorded of one Prefill rank, which is its own leader, and of one lane.
+Run(r) == runs[Leader][r]
+Gate(i) == slots[Leader][<<i, 1>>]
+StepOf(r) == <<r, Run(r).chunk, Run(r).layer, Leader>>
 Under(what, t) == {x \in under : x.what = what /\ x.transfer = t}
 Is(what, line, k) == [what |-> what, transfer |-> line.transfer, slot |-> line.slot, epoch |-> line.epoch, chunk |-> k]
 
@@ -37,7 +40,7 @@ Place(line) ==
     <<<<"the slot is the one of this layer", line.slot = SlotOf(line.transfer[3])>>>>
 
 Overwrites(line) == Place(line) \o
-    <<<<"the slot is still in this epoch", slots[line.slot].epoch = line.epoch>>,
+    <<<<"the slot is still in this epoch", Gate(line.slot).epoch = line.epoch>>,
       <<"nothing else of an earlier epoch reads or writes the slot", Needing(line.slot, line.epoch) = {}>>,
       <<"no computation into the slot is open", \A x \in under : x.slot = line.slot => x.what # "write">>>>
 
@@ -55,8 +58,8 @@ PhysicalNeeds(line) ==
     CASE k = "write_begin" -> Overwrites(line) \o
              <<<<"this step is the run's next one", t = StepOf(r)>>,
                <<"the slot is claimed by this run and loaded (or the run has failed since)",
-                 \/ slots[line.slot].phase = "computing" /\ slots[line.slot].owner = r
-                 \/ runs[r].phase = "failed"
+                 \/ Gate(line.slot).phase = "computing" /\ Gate(line.slot).owner = r
+                 \/ Run(r).phase = "failed"
                  >>,
                <<"no load into the slot is open", \A x \in under : x.slot = line.slot => x.what # "load">>>>
       [] k = "write_end" -> Began(line, "write")
@@ -74,7 +77,7 @@ PhysicalNeeds(line) ==
                <<"it loads an earlier chunk, once", /\ line.chunk \in 1..(t[2] - 1) /\ <<t, line.chunk>> \notin loaded
                                                     /\ Is("load", line, line.chunk) \notin under>>>>
       [] k = "load_end" -> Began(line, "load") \o
-             <<<<"what was loaded is what was saved", line.ok => line.tag = seen[<<r, line.chunk, t[3]>>].saved>>>>
+             <<<<"what was loaded is what was saved", line.ok => line.tag = seen[<<r, line.chunk, t[3], t[4]>>].saved>>>>
       [] k = "read_begin" -> Written(line) \o ReadTag(line, line.tag) \o
              <<<<"its READY was delivered and its ReadEnd has not come",
                  \E x \in io : x.op = "read" /\ x.transfer = t>>,
@@ -85,22 +88,22 @@ PhysicalNeeds(line) ==
 
 \* What the guards of System ask, and what the bytes must have done.
 ClaimNeeds(r) ==
-    LET p == runs[r]  i == SlotOf(p.layer)  extend == p.layer \notin Shared /\ p.chunk > 1 IN
+    LET p == Run(r)  i == SlotOf(p.layer)  extend == p.layer \notin Shared /\ p.chunk > 1 IN
     <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(p)>>,
       <<IF extend THEN "PhysicalBuffer.CanExtend: the run owns its layer's slot, and has written the chunk before"
                   ELSE "PhysicalBuffer.CanClaim: the gate of the slot is open (free)",
-        IF extend THEN PB!CanExtend(slots[i], r) ELSE PB!CanClaim(slots[i])>>,
+        IF extend THEN PB!CanExtend(Gate(i), r) ELSE PB!CanClaim(Gate(i))>>,
       <<"PoolObject.CanPin: every earlier chunk is readable",
         PR!CanAct(p) => \A o \in Needed(r, p.chunk, p.layer) : PO!CanPin(pool[o])>>>>
 
 WriteNeeds(r) ==
-    LET p == runs[r]  t == StepOf(r)  i == SlotOf(p.layer) IN
+    LET p == Run(r)  t == StepOf(r)  i == SlotOf(p.layer) IN
     <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(p)>>,
-      <<"PhysicalBuffer.CanWrite: the slot is claimed by this run, and loaded", PB!CanWrite(slots[i], r)>>>> \o
+      <<"PhysicalBuffer.CanWrite: the slot is claimed by this run, and loaded", PB!CanWrite(Gate(i), r)>>>> \o
     IF ~PR!CanAct(p) THEN <<>> ELSE
     <<<<"Transfer.CanPublish: this step was not published before", TR!CanPublish(transfers[t])>>,
       <<"its rows were written: a write_end with ok", seen[t].wrote # None /\ Under("write", t) = {}>>,
-      <<"they were written in the epoch that the slot is in", seen[t].epoch = slots[i].epoch>>>>
+      <<"they were written in the epoch that the slot is in", seen[t].epoch = Gate(i).epoch>>>>
 
 CommittedNeeds(m) ==
     LET t == m.transfer IN
@@ -136,9 +139,9 @@ EventNeeds(line) ==
       [] op = "ResendReport" -> <<<<"Read.Unanswered: its report is not answered", RD!Unanswered(reads[line.transfer])>>>>
       [] op = "Claim" -> ClaimNeeds(line.run)
       [] op = "Write" -> WriteNeeds(line.run)
-      [] op = "Miss" -> <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(runs[line.run])>>,
+      [] op = "Miss" -> <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(Run(line.run))>>,
                           <<"PoolObject.Missing: something that its next step needs is lost",
-                            LET p == runs[line.run] IN
+                            LET p == Run(line.run) IN
                             PR!CanAct(p) => \E o \in Needed(line.run, p.chunk, p.layer) : PO!Missing(pool[o])>>>>
       [] op = "LayerDone" ->
              <<<<"its attention is under way: Write came before, LayerDone not", IoOf("attend", line.transfer) # {}>>,

@@ -1,0 +1,217 @@
+"""What a Prefill rank remembers, what its worker may do now, and the moves that follow from others.
+
+Rules: asking changes nothing; what a session does by itself (release a slot, finish a run, tell of a failure) it does as soon as a
+machine allows it, in the same call that made it possible.  The pool's objects belong to the group: its members share one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tidegate.protocol.agreement import Vote
+from tidegate.protocol.effects import Effect, RunEnded, Send
+from tidegate.protocol.machines import physical_buffer as PB
+from tidegate.protocol.machines import pool_object as PO
+from tidegate.protocol.machines import prefill_run as PR
+from tidegate.protocol.machines import transfer as TR
+from tidegate.protocol.messages import Ready, RunFailed, Start, TransferId
+from tidegate.protocol.session import Observer, Session
+from tidegate.protocol.topology import SlotPlan
+
+__all__ = ["Gate", "PrefillMoves", "named"]
+
+Gate = tuple[int, int]
+"""(slot, lane)"""
+
+
+def named(gate: Gate) -> str:
+    """A gate in words; the only lane goes without saying."""
+    return f"slot {gate[0]}" + (f" lane {gate[1]}" if gate[1] > 1 else "")
+
+
+class PrefillMoves(Session):
+    """The part of PrefillSession that takes no event."""
+
+    _tables = ("runs", "slots", "transfers", "pool", "starts", "readies", "lanes")
+    _settings = ("plan", "chunk_tokens", "incarnation", "member", "members", "new_run")
+
+    def __init__(
+        self,
+        *,
+        plan: SlotPlan,
+        chunk_tokens: int,
+        new_run: Callable[[Any], int | None],
+        incarnation: int = 1,
+        member: int = 0,
+        members: int = 1,
+        lanes: int = 1,
+        pool: dict[tuple[int, int], PO.State] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        super().__init__(observer)
+        self.plan, self.chunk_tokens, self.new_run = plan, chunk_tokens, new_run
+        self.incarnation, self.member, self.members = incarnation, member, members
+        self.runs: dict[int, PR.State] = {}
+        self.slots: dict[Gate, PB.State] = {(slot, lane): PB.Initial() for slot in plan.slots for lane in range(1, lanes + 1)}
+        self.transfers: dict[TransferId, TR.State] = {}
+        self.pool: dict[tuple[int, int], PO.State] = {} if pool is None else pool
+        self.starts: dict[int, Start] = {}
+        self.readies: dict[TransferId, Ready] = {}
+        self.lanes: dict[int, int] = {}
+
+    # ---- what the worker may do now -------------------------------------------------------------------------------
+
+    def can_start(self, run: int) -> bool:
+        """May `run` be the nonce of a new run?  Nonces never repeat."""
+        return PR.CanStart(self.runs.get(run) or PR.Initial())
+
+    def step_of(self, run: int) -> TransferId:
+        """The next step of `run`: its name is that of the transfer it will publish."""
+        state = self.runs[run]
+        return TransferId(run, state.chunk, state.layer, self.member)
+
+    def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
+        """The pool objects (run, chunk) that must be loaded before `step` computes."""
+        if not self.plan.is_shared(step.layer):
+            return ()
+        return tuple((step.run, chunk) for chunk in range(1, step.chunk))
+
+    def _extends(self, step: TransferId) -> bool:
+        return not self.plan.is_shared(step.layer) and step.chunk > 1
+
+    def gate_of(self, step: TransferId) -> Gate:
+        """The gate of `step`: (its layer's slot, its run's lane), a key of `slots`."""
+        return self.plan.slot_of(step.layer), self.lanes.get(step.run, 1)  # of a run that never began every machine refuses all
+
+    def can_claim(self, run: int) -> bool:
+        """Is the gate of the next step's slot open, and can what it needs be loaded?"""
+        if not PR.CanAct(self.runs[run]):
+            return False
+        step = self.step_of(run)
+        slot = self.slots[self.gate_of(step)]
+        open_ = PB.CanExtend(slot, run) if self._extends(step) else PB.CanClaim(slot)
+        return open_ and all(PO.CanPin(self._object(key)) for key in self.needed(step))
+
+    def can_write(self, run: int) -> bool:
+        """May the next step's rows be computed and written, as far as this rank is concerned: claimed by this run, and loaded?
+
+        With several members the step is computed only when all agree (`protocol/agreement.py`).
+        """
+        if not PR.CanAct(self.runs[run]):
+            return False
+        step = self.step_of(run)
+        return PB.CanWrite(self.slots[self.gate_of(step)], run) and TR.CanPublish(self.transfers.get(step, TR.Initial()))
+
+    def has_claimed(self, step: TransferId) -> bool:
+        """Has this rank taken its gate for (run, chunk, layer)?  The other members take theirs only after their leader, and so in its
+        order: were each to choose, two could take theirs for different runs, and each wait for the other for ever.
+        """
+        mine, run = msgspec.structs.replace(step, member=self.member), step.run
+        if self.transfers.get(mine, TR.Initial()).phase != "idle":
+            return True
+        slot = self.slots[self.gate_of(mine)]
+        return run in self.runs and self.step_of(run) == mine and slot.owner == run and slot.phase in ("loading", "computing")
+
+    def vote(self, step: TransferId) -> Vote:
+        """This rank's word on computing (run, chunk, layer) of `step` together; it stands until all have been heard."""
+        mine = msgspec.structs.replace(step, member=self.member)
+        if self.transfers.get(mine, TR.Initial()).phase != "idle":
+            return "entered"
+        run = step.run
+        return "ready" if run in self.runs and self.step_of(run) == mine and self.can_write(run) else "not yet"
+
+    def can_miss(self, run: int) -> bool:
+        """Will what the next step needs never be readable?"""
+        state = self.runs[run]
+        return PR.CanAct(state) and any(PO.Missing(self._object(key)) for key in self.needed(self.step_of(run)))
+
+    def can_stop(self, run: int) -> bool:
+        """Has the run no verdict here, so that its failure at another member must stop it?"""
+        return PR.CanFail(self.runs.get(run) or PR.Initial())
+
+    def can_evict(self, key: tuple[int, int]) -> bool:
+        return PO.CanEvict(self._object(key))
+
+    def can_revoke(self, transfer: TransferId) -> bool:
+        return TR.CanRevoke(self.transfers[transfer])
+
+    def can_release_lane(self, lane: int) -> bool:
+        """May the blocks of `lane` be given to other lanes?  Nobody writes or reads them: no run that is in it goes on, and all of
+        its gates are free.  A run may begin in the lane at any time: its gates alone keep it from what others still need."""
+        busy = any(self.lanes[run] == lane and PR.CanFail(state) for run, state in self.runs.items())
+        return not busy and all(state.phase == "free" for (_, k), state in self.slots.items() if k == lane)
+
+    def is_held(self, transfer: TransferId) -> bool:
+        """Is READY still worth repeating?"""
+        return transfer in self.readies and self.transfers[transfer].phase == "held"
+
+    # ---- moves that follow from others ----------------------------------------------------------------------------
+
+    def _object(self, key: tuple[int, int]) -> PO.State:
+        return self.pool.get(key) or PO.Initial()
+
+    def piece(self, layer: int) -> int:
+        """The name of this member's share of `layer` within a pool object: `Piece` of the model."""
+        return self.member * self.plan.layers + layer
+
+    def _settled(self, slot: PB.State) -> PB.State:
+        return PB.Release(slot) if PB.CanRelease(slot) else slot
+
+    def _move_slot(
+        self,
+        step: TransferId,
+        event: str,
+        can: Callable[[PB.State, TransferId], bool],
+        move: Callable[[PB.State, TransferId], PB.State],
+    ) -> None:
+        gate = self.gate_of(step)
+        slot = self.slots[gate]
+        if not can(slot, step):
+            raise self._refused(f"{named(gate)} does not wait for it",
+                                machine="PhysicalBuffer", state=slot, event=f"{event} of {step}")  # fmt: skip
+        self.slots[gate] = self._settled(move(slot, step))
+
+    def _settle_run(self, run: int, effects: list[Effect]) -> None:
+        if PR.CanFinish(self.runs[run]):
+            self.runs[run] = PR.Finish(self.runs[run])
+            effects.append(RunEnded(run, "done"))
+
+    def _begin(self, run: int, start: Start, lane: int) -> None:
+        chunks = -(-start.tokens // self.chunk_tokens)
+        self.runs[run] = PR.Start(self.runs.get(run) or PR.Initial(), start.attempt, chunks, self.plan.layers)
+        self.starts[run], self.lanes[run] = start, lane
+
+    def _spoil(self, key: tuple[int, int]) -> None:
+        if key in self.pool and PO.CanFail(self.pool[key]):
+            self.pool[key] = PO.Fail(self.pool[key])
+
+    def _end_transfer(self, transfer: TransferId, state: TR.State, reason: str, effects: list[Effect], *, tell: bool) -> None:
+        """Transfer has its verdict: the gate and the run hear of it; the run fails unless it is `done`."""
+        self.transfers[transfer] = state
+        gate = self.gate_of(transfer)
+        slot, run = self.slots[gate], self.runs[transfer.run]
+        if PB.CanTransferEnded(slot, transfer):
+            self.slots[gate] = self._settled(PB.TransferEnded(slot, transfer))
+        if PR.CanClose(run, transfer):
+            self.runs[transfer.run] = PR.Close(run, transfer)
+        if reason:
+            self._fail(transfer.run, f"{transfer}: {reason}", effects, tell=tell)
+        else:
+            self._settle_run(transfer.run, effects)
+
+    def _fail(self, run: int, reason: str, effects: list[Effect], *, tell: bool) -> None:
+        """The run fails: it leaves its slots, its unfinished objects are spoiled, Decode is told once if it cannot know."""
+        for gate, slot in self.slots.items():
+            if PB.CanLeave(slot, run):
+                self.slots[gate] = self._settled(PB.Leave(slot, run))
+        for key in [key for key in self.pool if key[0] == run]:
+            self._spoil(key)
+        if PR.CanFail(self.runs[run]):
+            self.runs[run] = PR.Fail(self.runs[run])
+            effects.append(RunEnded(run, "failed", reason))
+            if tell:
+                start = self.starts[run]
+                effects.append(Send(RunFailed(start.request, start.attempt, run, reason, self.member)))
