@@ -99,8 +99,9 @@ class Admission:
         """START goes by way of the metaserver, where a Prefill is found."""
         params = PrefillParams(
             request_id=start.request, do_remote_prefill=False, do_remote_decode=True,
-            remote_engine_id=f"decode-{start.incarnation:x}", remote_host=LOOPBACK, remote_port=self._engine.port, remote_tp_size=1,
-            remote_cached_tokens=0, attempt=start.attempt, incarnation=start.incarnation, prompt_digest=prompt_digest(start.prompt),
+            remote_engine_id=f"decode-{start.incarnation:x}", remote_host=LOOPBACK, remote_port=self._engine.port,
+            remote_tp_size=self._config.d_tp, remote_cached_tokens=0, attempt=start.attempt, incarnation=start.incarnation,
+            prompt_digest=prompt_digest(start.prompt),
         )  # fmt: skip
         failed = partial(self._unannounced, start.attempt)
         url = self.active[start.attempt].ask.metaserver

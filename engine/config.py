@@ -18,23 +18,28 @@ from tidegate.engine.fault_spec import FaultSpec
 from tidegate.engine.http.bodies import Text
 from tidegate.engine.http.prompts import Limits
 from tidegate.engine.model import (
+    ALONE,
     DTYPES,
     Model,
     ModelConfig,
+    TensorParallel,
     Tokenizer,
     check_checkpoint,
     load_checkpoint,
     read_config,
     save_checkpoint,
 )
-from tidegate.engine.planner import CacheSpec, LayerPlan, plan_layers
+from tidegate.engine.paged_rows import RowKind
+from tidegate.engine.planner import ITEM_BYTES, CacheSpec, LayerPlan, plan_layers
 from tidegate.engine.pool_keys import pool_objects
-from tidegate.protocol.topology import SlotPlan
+from tidegate.engine.slot_layout import SlotLayout, plan_layout
+from tidegate.protocol.topology import SlotPlan, Topology
 
 __all__ = ["ConfigError", "FaultSpec", "Request", "RunConfig"]
 
 GIB = 1 << 30
-CACHES = {"main": ("main", "attn"), "index": ("indexer", "indexer.k_cache")}  # rows -> kind of cache, its name in a layer
+# Rows -> kind of cache, its name in a layer.
+CACHES = {"main": ("main", "attn"), "index": ("indexer", "indexer.k_cache"), "scale": ("scale", "indexer.k_scale")}
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +64,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     host_memory_gib: float = 128.0  # for main KV on Decode
     model: dict[str, int | float | str | bool] = {}  # beside a checkpoint: its dtype at most, which may be wider than the stored one
     checkpoint: str = ""  # folder of the model; "": the seeded one that `model` and `seed` name
+    lic8: bool = False  # indexer rows as int8 with a scale each, in both workers and in the run that they are compared with
     seed: int = 0
     port: int = 0  # of Decode's control plane; like those below, on loopback, 0: any free one
     proxy_port: int = 0
@@ -69,6 +75,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_prompt: int = 0  # tokens to set memory aside for; 0: the longest of requests
     max_waiting: int = 256  # prompts that may wait for memory on Decode, or be open on Prefill
     concurrency: int = 2
+    p_tp: int = 1  # ranks of Prefill, a multiple of
+    d_tp: int = 1  # those of Decode
     pull_threads: int = 2
     trace: str = ""
     pool_blocks: int = 0  # blocks that Prefill's host pool holds; 0: twice what the longest prompts at once need
@@ -87,10 +95,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def model_config(self) -> ModelConfig:
         """ValueError for a shape, or for a checkpoint's config.json, that cannot be computed."""
         if not self.checkpoint:
-            return ModelConfig.from_dict(self.model)
+            return ModelConfig.from_dict(self.model | {"lic8": self.lic8})
         if more := sorted(set(self.model) - {"dtype"}):
             raise ConfigError(f"model fields {', '.join(more)} are given beside the checkpoint {self.checkpoint}, which says them itself")
-        return read_config(self.checkpoint, dtype=str(self.model.get("dtype", "")))
+        return read_config(self.checkpoint, dtype=str(self.model.get("dtype", "")), lic8=self.lic8)
 
     def limits(self, new_tokens: int) -> Limits:
         """What a server takes and how it reads text: by the checkpoint's tokenizer, without one bytes are tokens."""
@@ -98,11 +106,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         text = Text(lambda text: tokenizer.encode(text.encode()), lambda tokens: tokenizer.decode([*tokens]))
         return Limits(self.max_tokens, self.model_config().vocab_size, new_tokens, text)
 
-    def load_model(self) -> Model:
-        """The model, out of its folder if it has one; ValueError as `load_checkpoint`."""
+    def load_model(self, group: TensorParallel = ALONE) -> Model:
+        """The model, out of its folder if it has one, as one rank of `group`; ValueError as `load_checkpoint`."""
         if self.checkpoint:
-            return load_checkpoint(self.checkpoint, dtype=self.model_config().dtype)
-        return Model.random(self.model_config(), self.seed)
+            return load_checkpoint(self.checkpoint, dtype=self.model_config().dtype, lic8=self.lic8, group=group)
+        return Model.random(self.model_config(), self.seed, group)
 
     def with_checkpoint(self, folder: Path) -> RunConfig:
         """Itself if it names a checkpoint; else the same run of the seeded model, written into the new `folder`."""
@@ -118,7 +126,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for layer in range(model.cache_layers):
             for rows, (dtype, width) in model.row_kinds(layer).items():
                 kind, name = CACHES[rows]
-                size = self.prefill_blocks * self.block_size * width * DTYPES[dtype].itemsize
+                size = self.prefill_blocks * self.block_size * width * ITEM_BYTES[dtype]
                 found[f"model.layers.{layer}.self_attn.{name}"] = CacheSpec(
                     kind=kind, dtype=dtype, widths=(width,), block_size=self.block_size, bytes=size
                 )
@@ -134,6 +142,29 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def plan(self) -> SlotPlan:
         """Which slot each layer uses: what a PrefillSession needs."""
         return self.layer_plan().slots
+
+    def row_kinds(self) -> list[RowKind]:
+        """What a token's rows are in every layer: what a Decode engine needs."""
+        return [RowKind(name, dtype, width) for name, (dtype, width) in self.model_config().row_kinds(0).items()]
+
+    def slot_layout(self) -> SlotLayout:
+        """What lies where in Prefill's layer memory."""
+        kinds, slots = self.row_kinds(), self.plan()
+        return plan_layout(
+            [slots.slot_of(layer) for layer in range(1, slots.layers + 1)], {kind.name: kind.width for kind in kinds},
+            self.model_config().dtype, blocks=self.prefill_blocks, block_size=self.block_size,
+            dtypes={kind.name: kind.dtype for kind in kinds},
+        )  # fmt: skip
+
+    @property
+    def topology(self) -> Topology:
+        """Which rank feeds which; ValueError where they do not fit."""
+        return Topology(p_tp=self.p_tp, d_tp=self.d_tp)
+
+    @property
+    def pin_seconds(self) -> float:
+        """How long Prefill's pool keeps what a run has pinned and does not load: longer than a run lasts."""
+        return max(300.0, 4 * self.deadline_seconds)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -212,6 +243,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.retry_delay >= 0, f"retry delay is {self.retry_delay} s: 0 or more"),
             (self.max_waiting >= 1, f"max waiting is {self.max_waiting}: at least 1 prompt may wait"),
             (self.concurrency >= 1, f"concurrency is {self.concurrency}: at least one request at once"),
+            (min(self.p_tp, self.d_tp) >= 1 and self.p_tp % max(1, self.d_tp) == 0,
+             f"tensor_parallel_size is {self.p_tp} on Prefill and {self.d_tp} on Decode: both start at 1, and Prefill's is a multiple of "
+             "Decode's"),
+            *((ranks < 1 or model.parts % ranks == 0,
+               f"tensor_parallel_size is {ranks} on {side}: this model is computed in {model.parts} parts, which the ranks share evenly; "
+               f"give {_divisors(model.parts)}") for side, ranks in (("Prefill", self.p_tp), ("Decode", self.d_tp))),
+            (self.p_tp == self.d_tp == 1 or not self.trace,
+             f"tensor_parallel_size is {self.p_tp} on Prefill and {self.d_tp} on Decode: the trace of several ranks is not "
+             "recorded in this release; leave --trace out, or run one rank"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
@@ -244,3 +284,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
              f"{math.ceil(need / GIB * 1000) / 1000:g} GiB; give at least that"),
             (worst < model.vocab_size, f"token {worst} is outside the vocabulary of {model.vocab_size}"),
         ]  # fmt: skip
+
+
+def _divisors(parts: int) -> str:
+    """Numbers of ranks that share so many parts evenly, in words."""
+    return ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)

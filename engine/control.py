@@ -29,12 +29,21 @@ T = TypeVar("T", bound="Hello | Welcome")
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """Prefill introduces itself."""
+    """A Prefill instance introduces itself, all of its ranks at once: one owner speaks for them.
+
+    memory: where the layer memory of rank 0 is served; others: that of rank 1, 2, ...  All are of the one layout of `digest`.
+    """
 
     version: int
     incarnation: int
     digest: str
     memory: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """Of every rank, in order."""
+        return (self.memory, *self.others)
 
 
 class Welcome(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What Decode compares before each read, and then which bytes go where.
 
-Rules: what Prefill announces is compared with the layout that was mapped from it and with the destination here, kind by kind: number,
+Rules: of a contributor group each rank sends its share of a step's blocks, disjoint, together all of them; what Prefill announces is
+compared with the layout that was mapped from it and with the destination here, kind by kind: number,
 type and size of main KV, presence, type and size of indexer and scales, tokens, blocks on both sides; the first difference ends that
 read, before a byte is touched, with a sentence that names both sides and both values; every range comes out in bytes, in 64 bits.
 What cannot change is compared once: a slot of a mapped layout with the kinds of rows here, the blocks of a step with those of its
@@ -18,8 +19,9 @@ from tidegate.engine.slot_layout import Area, SlotLayout
 from tidegate.engine.step_blocks import StepTable
 from tidegate.kernels.copy import Offsets
 from tidegate.protocol.messages import Ready
+from tidegate.protocol.topology import ALONE, Topology
 
-__all__ = ["LAYER_CHECKS", "SLOT_CHECKS", "Announced", "checked_parts", "region_of"]
+__all__ = ["LAYER_CHECKS", "SLOT_CHECKS", "Announced", "checked_parts", "kind_of", "region_of"]
 
 
 class Plan(NamedTuple):
@@ -39,7 +41,7 @@ class Announced(NamedTuple):
     """A READY, the layout of Prefill that it speaks of, and where it is to go.
 
     table: the list of blocks that READY names; prompt: tokens of the attempt's prompt; compared: the slots of `layout` that have passed
-    SLOT_CHECKS, and where in the memory each kind of rows begins in them.
+    SLOT_CHECKS, and where in the memory each kind of rows begins in them; topology: which blocks the rank that says it has to send.
     """
 
     ready: Ready
@@ -49,6 +51,7 @@ class Announced(NamedTuple):
     destination: Destination
     prompt: int
     compared: dict[int, dict[str, int]]
+    topology: Topology = ALONE
 
     @property
     def layer(self) -> int:
@@ -65,8 +68,15 @@ def region_of(name: str, attempt: int) -> str:
     return f"{name} of attempt {attempt}"
 
 
+def kind_of(region: str) -> str:
+    """The kind of rows that `region_of` named."""
+    return region.partition(" ")[0]
+
+
 def checked_parts(a: Announced) -> list[Part]:
-    """The ranges to copy, of each kind block by block; ValueError where anything does not fit, and then nothing may be copied."""
+    """The ranges to copy, of each kind block by block, none of a kind of which the sender owes nothing; ValueError where anything does
+    not fit, and then nothing may be copied.
+    """
     for check in LAYER_CHECKS:
         check(a)
     ready, parts = a.ready, []
@@ -85,12 +95,16 @@ def _plan(a: Announced) -> Plan:
     ready, destination, plan = a.ready, a.destination, a.table.plan
     if isinstance(plan, Plan) and plan.destination is destination and (plan.start, plan.stop) == (ready.start, ready.stop):
         return plan
-    columns = {}
+    columns, sender = {}, ready.transfer.member
     at, count = a.layout.token_rows(a.table.ids, ready.start, ready.stop)
     for name, pages in a.memory.pages.items():
         row = pages.kind.row_bytes
         target, _ = pages.rows(destination.blocks, ready.start, ready.stop)
-        columns[name] = region_of(name, destination.attempt), at * row, target * row, count * row
+        due = a.topology.main_blocks if is_main(name) else a.topology.indexer_blocks
+        own = due(sender, len(at), first=ready.start // pages.block_size)
+        if own:
+            part = slice(own.start, own.stop)
+            columns[name] = region_of(name, destination.attempt), at[part] * row, target[part] * row, count[part] * row
     a.table.plan = plan = Plan(destination, ready.start, ready.stop, columns)
     return plan
 

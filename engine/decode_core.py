@@ -20,9 +20,10 @@ import zmq
 
 from tidegate.engine import control
 from tidegate.engine.copying import Outcome, Work
-from tidegate.engine.decode_checks import region_of
+from tidegate.engine.decode_checks import kind_of, region_of
+from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_memory import DecodeMemory
-from tidegate.engine.decode_peer import PEER, Peer
+from tidegate.engine.decode_peer import Peer, peer_name
 from tidegate.engine.decode_told import Told, Wanted
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Reader
@@ -56,6 +57,8 @@ class DecodeCore:
         self.readers: dict[int, Reader] = {}
         self.pulled: Counter[str] = Counter()
         self._told_why: set[int] = set()
+        self.hands: DecodeHands | None = None
+        self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
 
     # ---- attempts -------------------------------------------------------------------------------------------------
@@ -145,12 +148,18 @@ class DecodeCore:
 
     def _register(self, attempt: int) -> None:
         blocks = self.memory.owned[attempt].blocks
+        self._unregistered[attempt] = set(range(self.peer.topology.d_tp))
+        if self.hands is not None:
+            self.hands.register(self.memory.owned[attempt])
         for name, pages in self.memory.pages.items():
             self.backend.register(region_of(name, attempt), pages.memory, pages.spans(blocks), name)
-        self.post(partial(self._registered, attempt))
+        self.post(partial(self.registered_at, attempt, 0))
 
-    def _registered(self, attempt: int) -> None:
-        if self.session.can_register(attempt):  # it may have failed meanwhile
+    def registered_at(self, attempt: int, rank: int) -> None:
+        """The destination is registered at `rank`; advertised when it is at all."""
+        left = self._unregistered.get(attempt, set())
+        left.discard(rank)
+        if not left and self._unregistered.pop(attempt, None) is not None and self.session.can_register(attempt):  # it may have failed
             self.execute(self.session.registered(attempt))
 
     def _complete(self, attempt: int) -> None:
@@ -158,12 +167,17 @@ class DecodeCore:
         one, memory = self.memory.owned[attempt], self.memory
         self.readers[attempt] = Reader(attempt, one.row, one.blocks, len(self.wanted[attempt].prompt), layers=memory.layers,
                                        block_size=memory.allocator.block_size)  # fmt: skip
+        if self.hands is not None:
+            self.hands.scheduled(attempt, len(self.wanted[attempt].prompt))
         self._say(f"decode {self.wanted[attempt].request}: all {memory.layers} layers are here and committed")
         self.listener.completed(attempt)
 
     def _reclaim(self, attempt: int) -> None:
         for name in self.memory.pages:
             self.backend.unregister(region_of(name, attempt))
+        if self.hands is not None:
+            self.hands.reclaim(attempt)
+        self._unregistered.pop(attempt, None)
         self.readers.pop(attempt, None)
         self._forget(attempt)
 
@@ -183,8 +197,8 @@ class DecodeCore:
             if first:
                 how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
                 if outcome.ok:
-                    for name, part in zip(self.memory.pages, parts, strict=True):
-                        self.pulled[name] += int(np.sum(part.length))
+                    for part in parts:
+                        self.pulled[kind_of(part.region)] += int(np.sum(part.length))
                 self.execute(self.session.read_end(ready.transfer, how, outcome.reason))
             elif outcome.stopped:
                 self.execute(self.session.landed(ready.transfer))
@@ -197,14 +211,23 @@ class DecodeCore:
         except ValueError as error:
             told(Outcome(False, True, str(error)))
             return
-        self.backend.submit(PEER, parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
+        if not parts:  # all of it is other ranks' to send: that is an outcome, and it is acknowledged
+            told(Outcome(True, True))
+            return
+        if self.hands is not None and (rank := self.peer.topology.d_rank(ready.transfer.member)):
+            self.hands.read(rank, ready, parts, told)
+            return
+        self.backend.submit(peer_name(ready.transfer.member), parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
     def frames(self, frames: list[bytes]) -> None:
         """A message from the network: a handshake, or one for the session.  RemoteProtocolError, with nothing changed."""
         if len(frames) == 3 and frames[1] == control.HELLO:
-            welcome = self.peer.meet(frames[0], control.parse_hello(frames[2]))
+            hello, known = control.parse_hello(frames[2]), self.peer.incarnation
+            welcome = self.peer.meet(frames[0], hello)
+            if self.hands is not None and self.peer.incarnation != known:
+                self.hands.met(hello.memories)
             self._socket.send_multipart([frames[0], control.WELCOME, control.frame(welcome)])
             if welcome.refused:
                 log.warning("refused a Prefill: %s", welcome.refused)

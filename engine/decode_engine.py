@@ -28,49 +28,40 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
 
-import torch
 import zmq
-from torch import Tensor
 
 from tidegate.engine import control
 from tidegate.engine.decode_core import DecodeCore
+from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer
+from tidegate.engine.decode_rows import DecodeRows, Selected
 from tidegate.engine.decode_told import Failed, Listener, Told, Wanted
 from tidegate.engine.faults import Injector
-from tidegate.engine.hot_buffer import Reader
+from tidegate.engine.hands import Hands
 from tidegate.engine.owner import Owner
 from tidegate.engine.paged_rows import RowKind
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
 from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.topology import ALONE, Topology
 
 __all__ = ["DecodeEngine", "Failed", "Listener", "RowKind", "Selected"]
 
 
-class Selected(NamedTuple):
-    """Where the rows are that a layer's attention is to read, until the layer's next `select`.
-
-    hot: for each kind of main KV the hot buffers of the layer [rows of the engine, hot, width]; rows: int64 [n], the row of each
-    attempt; slots: int32 [n, k], the slot of each position asked, in its place, -1 for padding.
-    """
-
-    hot: tuple[Tensor, ...]
-    rows: Tensor
-    slots: Tensor
-
-
-class DecodeEngine:
-    """One Decode rank.
+class DecodeEngine(DecodeRows):
+    """One Decode rank, the leader where there are several.
 
     kinds: what a token's rows are: "main" (or "main.k", "main.v", ...), "index" and "scale", as Prefill has them; layers: as many as
     Prefill has; blocks of block_size tokens, for all requests together; rows: requests that may be here at once; hot: slots of a hot
-    buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  backend: what pulls; left out, one of its own over
-    shared memory, with pull_threads copies at once.  resend_seconds: after which a report is said again.  poison: memory that nobody
-    wrote, and blocks and hot buffers whose owner has gone, are NaN (-1).
+    buffer, at least the top-k.  port: of the control plane, on loopback, 0 for any.  topology: how many ranks either side has.
+    backend: what pulls; left out, one of its own over shared memory, with pull_threads copies at once.
+    files: of main KV, and hands: the other ranks of this instance, which have those files too; both only where there are several.
+    resend_seconds: after which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has
+    gone, are NaN (-1).
     say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
@@ -89,12 +80,15 @@ class DecodeEngine:
         rows: int,
         hot: int,
         port: int = 0,
+        topology: Topology = ALONE,
         pull_threads: int = 1,
         resend_seconds: float = 0.5,
         poison: bool = False,
         recorder: Recording = NULL,
         faults: Injector | None = None,
         backend: ShmPull | None = None,
+        files: Mapping[str, int] = MappingProxyType({}),
+        hands: Hands | None = None,
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
@@ -102,23 +96,27 @@ class DecodeEngine:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             socket, self.port = control.bind(self._context, port)
-            self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison)
+            self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison,
+                                       files=files)  # fmt: skip
         except BaseException:
             self._context.destroy(linger=0)
             raise
         trace_header(recorder, role="decode", rank=0, incarnation=self.incarnation, layers=layers)
         faults = faults or Injector(())
         self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
-        session = DecodeSession(layers=layers, incarnation=self.incarnation, observer=trace_observer(recorder))
-        peer = Peer(self.backend, self.memory, incarnation=self.incarnation)
+        session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))
+        peer = Peer(self.backend, self.memory, incarnation=self.incarnation, topology=topology)
         self.core = DecodeCore(
             session, self.memory, self.backend, peer, faults, socket=socket, resend_seconds=resend_seconds, say=say
         )
+        super().__init__(self.memory, self.core.readers, ranks=topology.d_tp)
         self._on_crash, self._crashed, self._say = on_crash, False, say
         self.owner = Owner("decode-session", socket, on_frames=self.core.frames, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
         self.core.post, self.core.drop = self.owner.post, self.owner.drop
         self._told = self.core.listener = Told(self.core)
+        if hands is not None:
+            self.core.hands = DecodeHands(hands, self.owner, topology, self.core.registered_at)
 
     # ---- from any thread -------------------------------------------------------------------------------------------
 
@@ -167,69 +165,16 @@ class DecodeEngine:
         """Have `completed` return None."""
         self._told.complete.put(None)
 
-    # ---- a decode step, from the thread that decodes ---------------------------------------------------------------
+    # ---- a decode step: `DecodeRows`, and --------------------------------------------------------------------------
 
-    def append(self, layer: int, tokens: Sequence[tuple[int, int]], rows: Mapping[str, Tensor]) -> None:
-        """Steps 1 and 2: put the new rows of `layer` (from 0) where they are looked for.
-
-        tokens: (attempt, position) of each, in the order of an attempt's positions, at most one past its last in this layer; a position
-        that is there already (the prompt's last token, a draft that was refused) is written again, and is the last one then.
-        rows: kind -> [n, width] of its dtype, every kind.  Copied before it returns.  ValueError, with nothing written, for a position
-        out of order or rows that do not fit; KeyError for an attempt that is not complete.
-        """
-        places, lengths = [], dict[int, int]()
-        for attempt, position in tokens:
-            places.append(self._reader(attempt).place(layer, position, lengths.get(attempt)))
-            lengths[attempt] = position + 1
-        if rows.keys() != self.memory.pages.keys():
-            raise ValueError(f"rows of {sorted(rows)} are given, a token has {sorted(self.memory.pages)}")
-        for name, part in rows.items():
-            kind = self.memory.pages[name].kind
-            if part.shape != (len(tokens), kind.width) or part.dtype != self.memory.pages[name].memory.dtype:
-                raise ValueError(f"{name} rows are {tuple(part.shape)} {part.dtype}: {(len(tokens), kind.width)} of {kind.dtype} are due")
-        for name, part in rows.items():
-            self.memory.pages[name].write(layer, torch.tensor(places, dtype=torch.int64), part)
-            self.memory.hot.counts.bytes_appended += part.nbytes if self.memory.pages[name] in self.memory.main else 0
-        for attempt, position in tokens:
-            self._reader(attempt).wrote(layer, position)
-
-    def index_rows(self, layer: int, attempt: int, name: str = "index") -> Tensor:
-        """Step 3 reads these: rows of all tokens of `attempt` in `layer` so far [tokens, width].
-
-        A view where its blocks lie one after the other, or else a copy; for kernels that read pages there are `index_pages`.
-        """
-        reader = self._reader(attempt)
-        return self.memory.pages[name].tokens(layer, reader.blocks, reader.lengths[layer])
-
-    def index_pages(self, layer: int, attempt: int, name: str = "index") -> tuple[Tensor, Tensor]:
-        """The indexer cache of `layer` [blocks, block_size, width], and the ids of the blocks of `attempt` in it, int64 [blocks]."""
-        return self.memory.pages[name].memory[layer], self._reader(attempt).table
-
-    def select(self, layer: int, attempts: Sequence[int], topk: Tensor) -> Selected:
-        """Steps 4 to 6: make the selected main rows resident, and say where they are.
-
-        attempts: n, each once; topk: int32 or int64 [n, k], logical positions; those below 0, or not written yet, are padding.
-        ValueError, with nothing changed, where more distinct positions are asked for than a hot buffer has slots; KeyError as `append`.
-        """
-        readers, hot = [self._reader(attempt) for attempt in attempts], self.memory.hot
-        step = hot.look_up(layer, readers, topk)  # 4: hits, slots for misses, evictions
-        hot.fetch(layer, readers, step)  # 5: misses only
-        return Selected(tuple(part[layer] for part in hot.memory), step.rows, step.slots)  # 6: positions as slots
-
-    def rollback(self, attempt: int, length: int) -> None:
-        """Drafts were refused: only the first `length` tokens of `attempt` have rows now, in every layer that has more.  KeyError as
-        `append`.
-        """
-        self._reader(attempt).rollback(length)
+    def forward(self, steps: Sequence[tuple[int, int, int]]) -> None:
+        """All other ranks compute (token, position, attempt) of each now, as the caller does, and then meet."""
+        if (hands := self.core.hands) is not None:
+            self.owner.post(partial(hands.forward, steps))
 
     def finish(self, attempt: int) -> None:
         """Inference of `attempt` has ended: its memory goes to others, and nothing above may name it again."""
         self.owner.post(partial(self.core.finish, attempt))
-
-    def _reader(self, attempt: int) -> Reader:
-        if (reader := self.core.readers.get(attempt)) is None:
-            raise KeyError(f"attempt {attempt} is not complete, or over: only what `completed` named can be decoded")
-        return reader
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -243,8 +188,7 @@ class DecodeEngine:
         self.backend.close()
         self.owner.stop()
         trace_footer(self._recorder)
-        if (mapped := self.core.peer.memory) is not None:
-            mapped.close()
+        self.core.peer.close()
         self._context.term()
         counts, memory, pulled = self.memory.hot.counts, self.memory, self.core.pulled
         return {

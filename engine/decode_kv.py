@@ -1,4 +1,4 @@
-"""The model's decode storage over a `DecodeEngine`: all tokens of a step, of any number of attempts.
+"""The model's decode storage over a rank's `DecodeRows`: all tokens of a step, of any number of attempts.
 
 Rules: a layer's rows of the whole step go to the engine in one call, and so do its look-ups; only where a step has several tokens of
 one attempt is there one look-up for the first of each, one for the second, and so on, because each takes one line of a residency step.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tidegate.engine.decode_engine import DecodeEngine
+from tidegate.engine.decode_rows import DecodeRows
 from tidegate.engine.model import Rows
 
 __all__ = ["AttemptBatch", "AttemptStore"]
@@ -20,7 +20,7 @@ __all__ = ["AttemptBatch", "AttemptStore"]
 class AttemptBatch:
     """`DecodeBatch` of (token, position, attempt) each; main KV is of one kind, "main"."""
 
-    def __init__(self, engine: DecodeEngine, steps: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, engine: DecodeRows, steps: Sequence[tuple[int, int, int]]) -> None:
         self.tokens: Sequence[int] = [token for token, _, _ in steps]
         self.positions: Sequence[int] = [position for _, position, _ in steps]
         self._engine, self._attempts = engine, [attempt for _, _, attempt in steps]
@@ -52,7 +52,7 @@ class AttemptBatch:
 class AttemptStore:
     """`SpeculativeStore` of attempts, each known by its nonce."""
 
-    def __init__(self, engine: DecodeEngine) -> None:
+    def __init__(self, engine: DecodeRows) -> None:
         self._engine = engine
 
     def batch(self, steps: Sequence[tuple[int, int, int]]) -> AttemptBatch:

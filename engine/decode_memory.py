@@ -8,7 +8,8 @@ own blocks, to the byte.  One thread calls it, but for the rows' contents.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import torch
@@ -19,10 +20,15 @@ from tidegate.engine.hot_buffer import HotBuffers
 from tidegate.engine.paged_rows import PagedRows, RowKind
 from tidegate.engine.slot_layout import DTYPES
 
-__all__ = ["INDEXER", "DecodeMemory", "Destination", "is_main"]
+__all__ = ["INDEXER", "DecodeMemory", "Destination", "is_main", "main_bytes"]
 
 INDEXER = ("index", "scale")
 """Kinds of rows beside main KV: the indexer's keys, and with LIC8 their scales."""
+
+
+def main_bytes(kind: RowKind, *, layers: int, blocks: int, block_size: int) -> int:
+    """Bytes of a kind of main KV, all layers."""
+    return layers * blocks * block_size * kind.row_bytes
 
 
 def is_main(name: str) -> bool:
@@ -43,12 +49,15 @@ class DecodeMemory:
     """Everything is allocated here, once.
 
     kinds: what a token's rows are, main KV first; blocks, block_size: of each; rows: attempts that may be here at once; hot: slots of
-    a hot buffer.  pages: kind name -> its rows.  poison: memory that nobody wrote, or whose owner has gone, is NaN (-1).
+    a hot buffer.  pages: kind name -> its rows.  files: kind of main KV -> descriptor of the memory that all ranks share for it
+    (`host_memory.shared_file`); left out, it is this rank's alone.  poison: memory that nobody wrote, or whose owner has gone, is NaN
+    (-1).
     """
 
     def __init__(
-        self, kinds: Sequence[RowKind], *, layers: int, blocks: int, block_size: int, rows: int, hot: int, poison: bool = False
-    ) -> None:
+        self, kinds: Sequence[RowKind], *, layers: int, blocks: int, block_size: int, rows: int, hot: int, poison: bool = False,
+        files: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         if min(layers, rows) < 1:
             raise ValueError(f"{layers} layers, {rows} attempts at once: both start at 1")
         if len({kind.name for kind in kinds}) != len(kinds) or not any(is_main(kind.name) for kind in kinds):
@@ -56,7 +65,7 @@ class DecodeMemory:
         if strange := [kind.name for kind in kinds if not is_main(kind.name) and kind.name not in INDEXER]:
             raise ValueError(f"kind of rows {strange[0]!r}: there are main (or main.k, main.v, ...), {', '.join(INDEXER)}")
         self.allocator = BlockAllocator(blocks, block_size, kind="attempt", side="Decode")
-        self.layers, self.rows, self._poison = layers, rows, poison
+        self.layers, self.rows, self._poison, self._files = layers, rows, poison, files
         self.host: dict[str, HostMemory] = {}
         shape = (layers, blocks, block_size)
         self.pages = {kind.name: PagedRows(kind, self._allocate(kind, (*shape, kind.width))) for kind in kinds}
@@ -71,7 +80,9 @@ class DecodeMemory:
     def _allocate(self, kind: RowKind, shape: tuple[int, ...]) -> torch.Tensor:
         if not is_main(kind.name):
             return torch.zeros(shape, dtype=DTYPES[kind.dtype])
-        self.host[kind.name] = memory = HostMemory(torch.Size(shape).numel() * DTYPES[kind.dtype].itemsize)
+        self.host[kind.name] = memory = HostMemory(
+            main_bytes(kind, layers=shape[0], blocks=shape[1], block_size=shape[2]), file=self._files.get(kind.name, -1)
+        )
         return memory.bytes.view(DTYPES[kind.dtype]).view(shape)
 
     def ask(self, attempt: int, tokens: int) -> None:
@@ -107,6 +118,14 @@ class DecodeMemory:
                     pages.poison(one.blocks)
             self._free_rows.append(one.row)
         self.allocator.give_back(attempt)
+
+    def poison_own(self, one: Destination) -> None:
+        """What a rank alone has of `one`, if that is asked for: all but main KV."""
+        if self._poison:
+            self.hot.poison(one.row)
+            for name, pages in self.pages.items():
+                if not is_main(name):
+                    pages.poison(one.blocks)
 
     @property
     def free_rows(self) -> int:

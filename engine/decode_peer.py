@@ -1,8 +1,8 @@
 """The Prefill that a Decode rank reads from: its handshake, its mapped memory, and where the bytes of a READY lie in it.
 
-Rules: both sides page KV in blocks of one size; a peer's memory is mapped and its layout checked before it is answered, so WELCOME
-is this very process's word that it holds the layout; one Prefill at a time; what READY says is compared, before anything is copied
-(`decode_checks`), with that layout and no other.
+Rules: both sides page KV in blocks of one size; the memory of every rank of a peer is mapped and its layout checked before it is
+answered, so WELCOME is this very process's word that it holds the layout, which is one for all ranks; one Prefill at a time;
+what READY says is compared, before anything is copied (`decode_checks`), with that layout and no other.
 """
 
 from __future__ import annotations
@@ -15,40 +15,63 @@ from tidegate.engine.slots import SharedMemory, fetch_memory
 from tidegate.engine.step_blocks import StepTables
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Ready
+from tidegate.protocol.topology import ALONE, Topology
 
-__all__ = ["PEER", "Peer"]
+__all__ = ["PEER", "Peer", "peer_name"]
 
-PEER = "prefill-0"
-"""Its name with the pull backend."""
+
+def peer_name(rank: int) -> str:
+    """What the pull backend calls a rank of it."""
+    return f"prefill-{rank}"
+
+
+PEER = peer_name(0)
 
 
 class Peer:
-    """The one Prefill of this Decode rank; nobody, until it has introduced itself.  own_memory: where its rows are to go."""
+    """The one Prefill of this Decode rank; nobody, until it has introduced itself.  own_memory: where its rows are to go; topology: how
+    many ranks it has, and which of them sends what.
+    """
 
-    def __init__(self, backend: ShmPull, own_memory: DecodeMemory, *, incarnation: int) -> None:
-        self._backend, self._own_memory, self._own = backend, own_memory, incarnation
+    def __init__(
+        self, backend: ShmPull, own_memory: DecodeMemory, *, incarnation: int, topology: Topology = ALONE
+    ) -> None:
+        self._backend, self._own_memory, self._own, self.topology = backend, own_memory, incarnation, topology
         self.address = b""
         self.incarnation = 0
-        self.memory: SharedMemory | None = None
+        self.memories: list[SharedMemory] = []
         self.tables = StepTables()
         self._compared: dict[int, dict[str, int]] = {}
 
     def meet(self, address: bytes, hello: control.Hello) -> control.Welcome:
         """The answer to a HELLO; `refused` is set, and nothing has changed, where its memory cannot be used."""
-        if self.memory is not None and hello.incarnation == self.incarnation:  # repeated: it had not heard the answer
-            return self._answer(self.memory.layout.digest)
-        if self.memory is not None:
+        if self.memories and hello.incarnation == self.incarnation:  # repeated: it had not heard the answer
+            return self._answer(self.memories[0].layout.digest)
+        if self.memories:
             return self._answer("", f"this Decode serves Prefill {self.incarnation} already")
+        memories: list[SharedMemory] = []
         try:
-            memory = self._mapped(hello)
+            if len(hello.memories) != self.topology.p_tp:
+                raise ValueError(f"Prefill has {len(hello.memories)} ranks, this Decode expects {self.topology.p_tp}: give both sides "
+                                 "one tensor_parallel_size of Prefill")  # fmt: skip
+            for address_of in hello.memories:
+                memories.append(self._mapped(hello, address_of))
         except (OSError, ValueError) as error:
+            for memory in memories:
+                memory.close()
             return self._answer("", str(error))
-        self.memory, self.address, self.incarnation = memory, address, hello.incarnation
-        self._backend.connect(PEER, memory)
-        return self._answer(memory.layout.digest)
+        self.memories, self.address, self.incarnation = memories, address, hello.incarnation
+        for rank, memory in enumerate(memories):
+            self._backend.connect(peer_name(rank), memory)
+        return self._answer(hello.digest)
 
-    def _mapped(self, hello: control.Hello) -> SharedMemory:
-        memory = fetch_memory(hello.memory)
+    def close(self) -> None:
+        """Let go of what is mapped."""
+        for memory in self.memories:
+            memory.close()
+
+    def _mapped(self, hello: control.Hello, served: str) -> SharedMemory:
+        memory = fetch_memory(served)
         layout, why = memory.layout, ""
         layers, block_size = self._own_memory.layers, self._own_memory.allocator.block_size
         if layout.digest != hello.digest:
@@ -75,7 +98,9 @@ class Peer:
         """The ranges to copy to `destination`, whose prompt has `prompt` tokens.  ValueError where READY does not fit; then nothing
         may be copied.
         """
-        if self.memory is None or ready.incarnation != self.incarnation:
+        if not self.memories or ready.incarnation != self.incarnation:
             raise ValueError(f"READY is of incarnation {ready.incarnation}, the mapped memory of {self.incarnation}")
-        table = self.tables.of(ready)
-        return checked_parts(Announced(ready, table, self.memory.layout, self._own_memory, destination, prompt, self._compared))
+        table, layout = self.tables.of(ready), self.memories[0].layout  # every rank's: one digest
+        return checked_parts(
+            Announced(ready, table, layout, self._own_memory, destination, prompt, self._compared, self.topology)
+        )

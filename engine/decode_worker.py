@@ -1,6 +1,8 @@
 """The Decode process: a model that decodes, all requests together, over the rows that `DecodeEngine` holds.
 
-Rules: one thread decodes; everything else is the engine's, or the admission's; the parent says when to stop.
+Rules: one thread decodes; everything else is the engine's, or the admission's; the parent says when to stop.  Where the instance has
+several ranks this is the leader, rank 0: it starts the others (`decode_rank`), has them make each of its forwards, and ends when one of
+them does.
 """
 
 from __future__ import annotations
@@ -8,12 +10,18 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import zmq
+
 from tidegate.engine.admission import Active, Admission
 from tidegate.engine.config import RunConfig
-from tidegate.engine.decode_engine import DecodeEngine, RowKind
+from tidegate.engine.decode_engine import DecodeEngine
 from tidegate.engine.decode_kv import AttemptBatch
+from tidegate.engine.decode_memory import is_main, main_bytes
+from tidegate.engine.decode_steps import decode_sizes, meet
 from tidegate.engine.faults import Injector
-from tidegate.engine.model import greedy
+from tidegate.engine.hands import Hands
+from tidegate.engine.host_memory import shared_file
+from tidegate.engine.model import ALONE, GlooRanks, ModelConfig, greedy
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
@@ -22,23 +30,33 @@ __all__ = ["DecodeWorker", "main"]
 
 
 class DecodeWorker:
-    """One Decode rank with a model on the CPU."""
+    """One Decode instance with a model on the CPU."""
 
     def __init__(self, config: RunConfig, parent: Host) -> None:
         self.config, self.parent = config, parent
-        self.model = config.load_model()
         self.faults = Injector(config.decode_faults)
         self.recorder = self._recorder()
-        model = self.model.config
-        kinds = [RowKind("main", model.dtype, model.main_width), RowKind("index", model.dtype, model.index_width)]
+        model, self._context = config.model_config(), zmq.Context[zmq.Socket[bytes]]()
+        files = self._shared_files(model) if config.d_tp > 1 else {}
+        self.hands = Hands(
+            self._context, "tidegate.engine.decode_rank", config, scratch=config.scratch_folder, size=config.d_tp,
+            more={name: str(file) for name, file in files.items()},
+            files=[*files.values()], fail=lambda reason: parent.fail(f"decode: {reason}"),
+        )  # fmt: skip
+        self.model = config.load_model(GlooRanks(self.hands.meeting, rank=0, size=config.d_tp) if config.d_tp > 1 else ALONE)
+        self.hands.wait()
         self.engine = DecodeEngine(
-            kinds, layers=model.cache_layers, blocks=config.decode_blocks, block_size=config.block_size, rows=config.concurrency,
-            hot=config.hot_buffer, port=config.port, pull_threads=config.pull_threads, resend_seconds=config.resend_seconds,
-            poison=config.poison, recorder=self.recorder, faults=self.faults, say=lambda text: parent.say("progress", text=text),
-            on_crash=lambda error: parent.fail(f"decode: {error}"),
+            config.row_kinds(), **decode_sizes(config, model), port=config.port, files=files,
+            hands=self.hands if config.d_tp > 1 else None, topology=config.topology, pull_threads=config.pull_threads,
+            resend_seconds=config.resend_seconds, recorder=self.recorder, faults=self.faults,
+            say=lambda text: parent.say("progress", text=text), on_crash=lambda error: parent.fail(f"decode: {error}"),
         )  # fmt: skip
         self.admission = Admission(self)
         self.engine.attach(self.admission)
+
+    def _shared_files(self, model: ModelConfig) -> dict[str, int]:
+        sizes = {name: size for name, size in decode_sizes(self.config, model).items() if name in ("layers", "blocks", "block_size")}
+        return {kind.name: shared_file(main_bytes(kind, **sizes)) for kind in self.config.row_kinds() if is_main(kind.name)}
 
     def _recorder(self) -> Recorder | NullRecorder:
         name = trace_file("decode", 0)
@@ -61,7 +79,11 @@ class DecodeWorker:
 
     def _step(self, running: list[Active]) -> list[Active]:
         """One token for each; those that have all theirs are finished, the others returned."""
-        logits = self.model.decode_step(AttemptBatch(self.engine, [_next(active) for active in running]))
+        steps = [_next(active) for active in running]
+        self.engine.forward(steps)
+        logits = self.model.decode_step(AttemptBatch(self.engine, steps))
+        if self.config.d_tp > 1:
+            meet(self.model.group, self.engine)
         going = []
         for active, row, token in zip(running, logits, greedy(logits), strict=True):
             active.tokens.append(token)
@@ -78,9 +100,11 @@ class DecodeWorker:
         """Answer who waits, let every pull end and be told, then write the last line and give everything back."""
         self.engine.owner.ask(self.admission.close)
         self.admission.http.server.stop()
+        self.hands.stop(self.engine.owner)
         stats = self.engine.close() | {"injected": self.faults.injected, "http_refused": self.admission.http.server.refused}
         self.parent.say("stats", stats=stats)
         self.recorder.close()
+        self._context.term()
 
 
 def _next(active: Active) -> tuple[int, int, int]:

@@ -2,7 +2,8 @@
 
 Rules: what the system gave stands in /proc/self/smaps, and nothing else is believed (madvise succeeds where nothing was done); memory
 is touched before it is reported, so that no request pays for it; without huge pages, or the right to pin, it works all the same, and
-the report says so.  Anonymous memory, because shared memory gets huge pages only where the host's administrator allowed it.
+the report says so.  Anonymous memory where one
+process has it, because shared memory gets huge pages only where the host's administrator allowed it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import msgspec
 import numpy as np
 import torch
 
-__all__ = ["Got", "HostMemory", "smaps"]
+__all__ = ["Got", "HostMemory", "shared_file", "smaps"]
 
 HUGE = 2 << 20
 POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module of Python 3.11
-FIELDS = ("Rss", "AnonHugePages", "Locked")
+FIELDS = ("Rss", "AnonHugePages", "ShmemPmdMapped", "Locked")
 
 
 class Got(msgspec.Struct, frozen=True):
@@ -45,35 +46,43 @@ def _mib(size: int) -> str:
 class HostMemory:
     """`size` zeroed bytes, all touched.  Freed when the last tensor over it is gone.
 
-    bytes: a tensor uint8 [size] that begins at a huge page; got: how it is backed, as of now.  OSError where the system has no such
+    bytes: a tensor uint8 [size] that begins at a huge page; got: how it is backed, as of now.  file: of `shared_file` for that size, to
+    be one memory with the other ranks that have it; then where it begins is the kernel's choice.  OSError where the system has no such
     room.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, file: int = -1) -> None:
         if size < 1:
             raise ValueError(f"host memory of {size} bytes: at least 1")
-        self._room = -(-size // HUGE) * HUGE
+        self._room, self._shared = -(-size // HUGE) * HUGE, file >= 0
         try:
-            area = mmap.mmap(-1, self._room + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if self._shared:
+                area = mmap.mmap(file, self._room)
+            else:
+                area = mmap.mmap(-1, self._room + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise OSError(
                 error.errno, f"a host pool of {_mib(size)} cannot be had: {error.strerror}; give Decode fewer or shorter requests at once"
             ) from error
-        begin = -np.frombuffer(area, np.uint8).ctypes.data % HUGE
+        begin = 0 if self._shared else -np.frombuffer(area, np.uint8).ctypes.data % HUGE
         self.bytes = torch.frombuffer(area, dtype=torch.uint8, count=size, offset=begin)
         self._at = self.bytes.data_ptr()
         self._advise(area, mmap.MADV_HUGEPAGE, begin)
         self._refusal = self._pin()
         if self._refusal:
             self._advise(area, POPULATE_WRITE, begin)
-            self.bytes[:: mmap.PAGESIZE] = 0  # where the kernel is older than that
+            if not self._shared:  # somebody may have written there
+                self.bytes[:: mmap.PAGESIZE] = 0  # where the kernel is older than that
 
     @property
     def got(self) -> Got:
         """Read from smaps now; the kernel may make huge pages later, too."""
         found = smaps(self._at, self._room)
         size = self.bytes.numel()
-        resident, huge, pinned = (min(size, found[name]) for name in FIELDS)
+        resident, pinned = min(size, found["Rss"]), min(size, found["Locked"])
+        huge = min(size, found["AnonHugePages"] + found["ShmemPmdMapped"])
+        if self._shared and not self._refusal:  # of a page that n processes have locked, smaps counts an nth
+            pinned = resident
         return Got(size, resident, huge, pinned, self._refusal)
 
     def _advise(self, area: mmap.mmap, advice: int, begin: int) -> None:
@@ -89,6 +98,17 @@ class HostMemory:
         limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         allowed = "no limit" if limit == resource.RLIM_INFINITY else f"RLIMIT_MEMLOCK of {_mib(limit)}"
         return f"mlock: {os.strerror(ctypes.get_errno())}, {allowed}"
+
+
+def shared_file(size: int) -> int:
+    """The descriptor of new zeroed memory for `HostMemory` of `size` bytes, which processes may share; OSError where there is no room."""
+    file = os.memfd_create("tidegate-host", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(file, 0, -(-size // HUGE) * HUGE)
+    except OSError as error:
+        os.close(file)
+        raise OSError(error.errno, f"a shared host pool of {_mib(size)} cannot be had: {error.strerror}") from error
+    return file
 
 
 def smaps(address: int, size: int) -> dict[str, int]:

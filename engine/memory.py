@@ -10,20 +10,21 @@ from pathlib import Path
 
 from tidegate.engine.config import GIB, RunConfig
 from tidegate.engine.errors import ConfigError
+from tidegate.engine.prefill_copies import extent_layout
 
 __all__ = ["available", "needed", "refuse_memory"]
 
 
 def needed(config: RunConfig) -> dict[str, int]:
     """Bytes by what they are for, both workers together; the model's weights are not among them."""
-    model = config.model_config()
-    main, index = (width * model.torch_dtype.itemsize for width in (model.main_width, model.index_width))
-    row = model.cache_layers * (main + index)
+    model, layout = config.model_config(), config.slot_layout()
+    sizes = {kind.name: kind.row_bytes for kind in config.row_kinds()}
     return {
-        "layer buffers": len(config.layer_plan().buffers) * config.prefill_blocks * config.block_size * (main + index),
-        "Prefill's host pool": config.pool_objects * config.block_size * row,
-        "Decode's host pool": config.decode_blocks * config.block_size * row,
-        "hot buffers": config.concurrency * model.cache_layers * config.hot_buffer * main,
+        "layer buffers": config.p_tp * layout.size,
+        "Prefill's host pool": config.pool_objects * extent_layout(layout).size,
+        "Decode's host pool": config.decode_blocks * config.block_size * model.cache_layers
+        * (sizes["main"] + config.d_tp * (sum(sizes.values()) - sizes["main"])),
+        "hot buffers": config.d_tp * config.concurrency * model.cache_layers * config.hot_buffer * sizes["main"],
     }
 
 

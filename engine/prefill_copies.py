@@ -4,7 +4,8 @@ Rules: each effect that begins a copy ends with exactly one call in the owner's 
 save copies the rows of its own chunk, a load those of all earlier chunks, a fill those that an earlier request left in the pool,
 and none touches another row; the session's object (run, chunk) is, in the pool, the blocks of that chunk, named by content, so
 what is stored already is neither computed nor moved again; whatever a run reads it has pinned, from its beginning, or from the
-moment that it became readable, to the run's end.
+moment that it became readable, to the run's end.  Of several ranks each saves its share of a chunk's objects and no other, finishes it
+before it tells of the last of its saves, and loads all objects: so nothing is written twice, and what the session calls readable is.
 
 A block belongs to one chunk at most: where a chunk ends in the middle of one, its two parts are objects of their own.  Prompts
 share what they have in common up to the first difference, in whole objects.
@@ -12,6 +13,7 @@ share what they have in common up to the first difference, in whole objects.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -28,6 +30,7 @@ from tidegate.engine.slot_layout import SlotLayout
 from tidegate.engine.slots import SharedMemory
 from tidegate.kernels.copy import Offsets
 from tidegate.protocol.messages import Start, TransferId
+from tidegate.protocol.topology import share
 
 __all__ = ["PoolCopies", "extent_layout"]
 
@@ -60,6 +63,7 @@ class _Run:
         self.backed = 0  # objects, from the first on, that an earlier request left
         self.pinned: list[bytes] = []
         self.new: dict[int, list[bytes]] = {}  # of each chunk: allocated, not finished
+        self.saved: Counter[int] = Counter()  # layers of each chunk
         self.full: set[int] = set()  # chunks for which there was no room
         self.copies = 0
         self.over = False
@@ -71,23 +75,25 @@ class _Run:
 
 class PoolCopies:
     """Saves, loads and fills.  span: the tokens of a chunk; post: hands a call to the thread that owns the session; model: names the
-    weights and everything else that rows depend on.  That thread makes every call but `drain` and `close`.
+    weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here.  That thread makes every call
+    but `drain` and `close`.
     """
 
     def __init__(
-        self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = ""
-    ) -> None:
-        self.pool, self.memory, self._span, self._post = pool, memory, span, post
+        self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = "",
+        rank: int = 0, ranks: int = 1,
+    ) -> None:  # fmt: skip
+        self.pool, self.memory, self._span, self._post, self._rank, self._ranks = pool, memory, span, post, rank, ranks
         self._root = root_key(pool.layout.digest, model)
         self._runs: dict[int, _Run] = {}
         self.bytes_saved = self.bytes_loaded = self.bytes_reused = self.tokens_reused = 0
 
     # ---- the run -----------------------------------------------------------------------------------------------------
 
-    def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
+    def begin(self, run: int, start: Start, blocks: tuple[int, ...], backed: int | None = None) -> int:
         """Pin what the pool has of the prompt; how many tokens that backs.  The object of the last token is always computed.
 
-        A prompt whose tokens are not told shares nothing.
+        A prompt whose tokens are not told shares nothing.  backed: what the rank that leads has found, and pinned: no more, nor less.
         """
         chunk = self._span(run, 1)[1]
         stops = stops_of(start.tokens, self.memory.layout.block_size, chunk)
@@ -96,7 +102,8 @@ class PoolCopies:
         else:
             keys = [private_key(self._root + stop.to_bytes(8, "big"), run) for stop in stops]
         state = self._runs[run] = _Run(keys, stops, blocks, self.memory.layout.block_size)
-        state.backed = self.pool.pin(keys[:-1])
+        objects = len(keys) - 1 if backed is None else stops.index(backed) + 1 if backed else 0
+        state.backed = self.pool.pin(keys[:objects])
         state.pinned = keys[: state.backed]
         tokens = stops[state.backed - 1] if state.backed else 0
         self.tokens_reused += tokens
@@ -104,7 +111,10 @@ class PoolCopies:
 
     def finish(self, run: int, chunk: int) -> None:
         """The session calls the chunk readable: every layer is saved."""
-        state = self._runs[run]
+        if self._ranks == 1:
+            self._finish(self._runs[run], chunk)
+
+    def _finish(self, state: _Run, chunk: int) -> None:
         keys = state.new.pop(chunk)
         self.pool.finish(keys, pin=True)
         state.pinned += keys
@@ -140,17 +150,27 @@ class PoolCopies:
     def save(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
         """Copy the step's rows into the objects of its chunk, which its first layer allocates."""
         state = self._runs[step.run]
-        ended = self._when_stopped(step, state, partial(self._saved, step, on_end))
-        objects = state.objects(*self._span(step.run, step.chunk))
+        ended = self._when_stopped(step, state, partial(self._saved, state, step, on_end))
+        objects = self._own(state, step)
         try:
             if step.layer == 1:
                 self._allocate(step.run, state, step.chunk, objects)
+            if objects.start == objects.stop:
+                ended(Outcome(True, True))
+                return
             if step.chunk in state.full:
                 raise PoolError(f"the pool is full: every one of its {self.pool.extents} blocks is in use; give it more")
             where = self._offsets(state, objects, work.slot)
             self.pool.save(state.keys[objects], step.layer - 1, self.memory.bytes, where, _named(work, step.chunk), ended)
         except (PoolError, ValueError) as error:
             ended(Outcome(False, True, str(error)))
+
+    def _own(self, state: _Run, step: TransferId) -> slice:
+        """This rank's share of the chunk's objects."""
+        first, end = self._span(step.run, step.chunk)
+        objects = state.objects(first, end)
+        own = share(objects.stop - objects.start, self._rank, self._ranks, first=objects.start)
+        return slice(objects.start + own.start, objects.start + own.stop)
 
     def _allocate(self, run: int, state: _Run, chunk: int, objects: slice) -> None:
         """Begin what is not stored, pin what is; under a name of the run's own what somebody else is writing just now."""
@@ -175,8 +195,11 @@ class PoolCopies:
     def _answers(self, state: _Run, objects: list[int]) -> list[Answer]:
         return self.pool.allocate([state.keys[i] for i in objects], [state.rows[i] for i in objects], pin=True)
 
-    def _saved(self, step: TransferId, on_end: OnEnd, outcome: Outcome) -> None:
+    def _saved(self, state: _Run, step: TransferId, on_end: OnEnd, outcome: Outcome) -> None:
         self.bytes_saved += outcome.bytes
+        state.saved[step.chunk] += outcome.ok
+        if self._ranks > 1 and state.saved[step.chunk] == len(self.pool.layout.layers) and step.chunk in state.new:
+            self._finish(state, step.chunk)
         on_end(step, outcome)
 
     def load(self, step: TransferId, work: Work, on_end: OnEnd) -> None:
@@ -216,9 +239,23 @@ class PoolCopies:
     ) -> None:
         where = self._offsets(state, objects, work.slot)
         try:
+            if self._ranks > 1:
+                self._pin_all(step.run, state, objects)
             self.pool.load(state.keys[objects], step.layer - 1, self.memory.bytes, where, work, ended, part_of_write=part_of_write)
         except (PoolError, ValueError) as error:
             ended(Outcome(False, True, str(error)))
+
+    def _pin_all(self, run: int, state: _Run, objects: slice) -> None:
+        """Pin those that other ranks saved, under whatever name they did; PoolError for one that is gone."""
+        pinned = set(state.pinned)
+        for i in range(objects.start, objects.stop):
+            if state.keys[i] in pinned:
+                continue
+            if not self.pool.pin([state.keys[i]]):
+                state.keys[i] = private_key(state.keys[i], run)
+                if not self.pool.pin([state.keys[i]]):
+                    raise PoolError(f"object {i + 1} of run {run}, which another rank saved, is not in the pool")
+            state.pinned.append(state.keys[i])
 
     def _offsets(self, state: _Run, objects: slice, slot: int) -> Offsets:
         """Where in the layer memory each area of each object begins."""

@@ -14,12 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
+from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
-from tidegate.engine.prefill_waits import Poison, Waiter, Waits
+from tidegate.engine.prefill_waits import Poison, Waiter, Waits, poison_slot
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
@@ -32,12 +34,12 @@ __all__ = ["PrefillCore"]
 
 
 class PrefillCore:
-    """Session, blocks and memory of one rank.  ahead: claim a run's next slot as soon as its last step is written; say: told of
-    progress, in words.
+    """Session, blocks and memory of one rank, or the sessions of all ranks and the memory of the leader.  ahead: claim a run's next slot
+    as soon as its last step is written; say: told of progress, in words.
     """
 
     def __init__(
-        self, session: PrefillSession, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
+        self, session: PrefillSession | PrefillGroup, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
         resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
@@ -59,13 +61,17 @@ class PrefillCore:
         self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
         self._saving: dict[TransferId, list[threading.Event]] = {}
-        self._poison = Poison(session, memory).free_slots if poison else lambda: None
+        self.poisons = [Poison(session, partial(poison_slot, memory))] if poison else []
         self._poison()
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
         """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
         size = self.session.chunk_tokens
         return (chunk - 1) * size, min(chunk * size, self.session.starts[run].tokens)
+
+    def _poison(self) -> None:
+        for poison in self.poisons:
+            poison.free_slots()
 
     # ---- for the computing thread, through the owner ---------------------------------------------------------------
 
@@ -90,8 +96,8 @@ class PrefillCore:
         return self._claimed(step) if self._is_writable(step) else None
 
     def _claimed(self, step: TransferId) -> Claimed:
-        slot = self.session.plan.slot_of(step.layer)
-        return Claimed(slot, self.session.slots[slot].epoch)
+        gate = self.session.gate_of(step)
+        return Claimed(gate[0], self.session.slots[gate].epoch)
 
     def begin(self, run: Run) -> Run:
         """The run as it is now that its turn has come: what runs before it left in the pool backs it."""
@@ -274,7 +280,7 @@ class PrefillCore:
         if self._over:
             for run in self._over - {transfer.run for transfer in self._said}:
                 self.blocks.give_back(run)
-                self._teller.forget(run, self.session.runs[run].chunks)
+                self._teller.forget(run)
                 self._over.remove(run)
                 self._queued.discard(run)
         for run in self.blocks.admitted():

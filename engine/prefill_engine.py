@@ -29,7 +29,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tidegate.engine.blocks import BlockAllocator
@@ -37,26 +37,28 @@ from tidegate.engine.control import Hello
 from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_core import PrefillCore
-from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Place, Run, RunOver, Step
+from tidegate.engine.prefill_group import session_of
+from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Lockstep, Place, Run, RunOver, Step
 from tidegate.engine.prefill_waits import Waiter
+from tidegate.engine.rank_words import Here
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
 from tidegate.engine.streams import CpuStream, Stream
 from tidegate.engine.tracing import trace_begin, trace_end, trace_footer, trace_header, trace_observer
 from tidegate.protocol.messages import VERSION, TransferId
-from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["Ended", "Place", "PrefillEngine", "Run", "RunOver", "Step", "layer_memory"]
 
 
 class PrefillEngine:
-    """One Prefill rank.
+    """One Prefill rank, the leader where there are several.
 
     memory: layer buffers (`layer_memory`), the slots of `plan`; chunk_tokens: tokens of a full chunk.  compute: the stream that the
     model's work is queued on; left out, the calling thread computes, and has computed when it calls.  prefetch: 1 to claim and load a
     run's next slot while attention still runs, 0 only when it is asked for.  read_lease: seconds after which a read may be revoked, 0
-    for never; resend_seconds: after which READY is said again.  poison: fill slots with NaN (integers with -1) when they become free.
+    for never; resend_seconds: after which READY is said again.  others: the other ranks of this instance, which compute the same
+    steps with it (`attach` with hands); their sessions are here too.  poison: fill slots with NaN (integers with -1) when they become free.
     say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread.
 
     Call `start`, `wait_for_layer`, `kv_written`, `layer_done` and `wait_for_save` from one thread; everything else from any.
@@ -66,7 +68,7 @@ class PrefillEngine:
         self, memory: SharedMemory, *,
         plan: SlotPlan, chunk_tokens: int, compute: Stream | None = None, prefetch: int = 1,
         read_lease: float = 0.0, resend_seconds: float = 0.5,
-        poison: bool = False, recorder: Recording = NULL, faults: Injector | None = None,
+        poison: bool = False, recorder: Recording = NULL, faults: Injector | None = None, others: Sequence[Here] = (),
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:  # fmt: skip
@@ -78,10 +80,9 @@ class PrefillEngine:
         self.incarnation = secrets.randbits(62) + 1
         trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
                      chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
-        session = PrefillSession(
-            plan=plan, chunk_tokens=chunk_tokens, new_run=lambda _: secrets.randbits(62) + 1,
-            incarnation=self.incarnation, observer=trace_observer(recorder),
-        )  # fmt: skip
+        if others and others[0].digest != memory.layout.digest:
+            raise ValueError(f"rank {others[0].rank} has layout {others[0].digest}, rank 0 {memory.layout.digest}: all ranks have one")
+        session = session_of(plan, chunk_tokens, members=1 + len(others), incarnation=self.incarnation, observer=trace_observer(recorder))
         self.blocks = BlockAllocator(memory.layout.blocks, memory.layout.block_size)
         self.core = PrefillCore(
             session, memory, self.blocks, faults or Injector(()), read_lease=read_lease, resend_seconds=resend_seconds,
@@ -90,17 +91,20 @@ class PrefillEngine:
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
-        self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address)
+        self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address, tuple(other.memory for other in others))
         self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
         self._step: Step | None = None
         self._layer, self._phase, self._at = 0, "done", Claimed(0, 0)
         self._published: set[TransferId] = set()
+        self._hands: Lockstep | None = None
 
     # ---- from any thread -------------------------------------------------------------------------------------------
 
-    def attach(self, *, copies: Copies, links: Links) -> None:
-        """The host pool, and the ways to Decode; once, before `open`.  Both are called in the engine's own thread."""
-        self.core.copies, self.core.links = copies, links
+    def attach(self, *, copies: Copies, links: Links, hands: Lockstep | None = None) -> None:
+        """The host pool, the ways to Decode, and where there are other ranks, what tells them of each step; once, before `open`.  All are
+        called in the engine's own thread.
+        """
+        self.core.copies, self.core.links, self._hands = copies, links, hands
 
     def open(self) -> None:
         """Begin to listen."""
@@ -131,7 +135,11 @@ class PrefillEngine:
         """
         if self._phase != "done" or (self._step is not None and self._layer < self.plan.layers):
             raise ValueError(f"{self._name()} is unfinished: a step goes through all {self.plan.layers} layers, or ends by RunOver")
-        due = self.owner.ask(partial(self.core.expects, run.nonce))
+        try:
+            due = self.owner.ask(partial(self.core.expects, run.nonce))
+        except RunOver as over:
+            self._all_hear(run, over)
+            raise
         if self._compute is None and (due.chunk, due.layer) != (chunk, 1):
             raise ValueError(f"chunk {chunk} of run {run.nonce} is begun where chunk {due.chunk} layer {due.layer} is due")
         self._step, self._layer, self._phase = Step(run, chunk, *self.core.span(run.nonce, chunk)), 0, "done"
@@ -148,7 +156,10 @@ class PrefillEngine:
             if self._recorder.enabled:
                 trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
             self._fill(step)
-        except RunOver:
+            if self._hands is not None:
+                self.owner.ask(partial(self._hands.enter, step))
+        except RunOver as over:
+            self._all_hear(self._now.run, over)
             self._abandon()
             raise
         self.core.times.gates += 1
@@ -159,7 +170,8 @@ class PrefillEngine:
         """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
 
         From then on they are published to Decode and saved, and the gate is shut until everybody has done with them.  RunOver if the
-        run has failed meanwhile (with a compute stream the next `wait_for_layer` says so).
+        run has failed meanwhile (with a compute stream, or with other ranks, which compute this layer too, the next `wait_for_layer`
+        says so).
         """
         step = self._expect(layer, "claimed")
         self._phase = "written"
@@ -280,7 +292,7 @@ class PrefillEngine:
         try:
             self.owner.ask(partial(self.core.written, step))
         except RunOver:
-            if self._behind is None:
+            if self._behind is None and self._hands is None:
                 raise
             return
         self._published.add(step)
@@ -291,6 +303,11 @@ class PrefillEngine:
             self._published.remove(step)
             trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
             self.owner.post(partial(self.core.attended, step))
+
+    def _all_hear(self, run: Run, over: RunOver) -> None:
+        """Every rank leaves the run before the same step."""
+        if self._hands is not None:
+            self.owner.ask(partial(self._hands.over, run.nonce, str(over)))
 
     def _abandon(self) -> None:
         """The run is over: whatever was queued for it ends before anybody can have its slot."""

@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from tidegate.engine.copying import Outcome, Work
+from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import Message, Start, TransferId
 
-__all__ = ["Claimed", "Copies", "Ended", "Links", "OnEnd", "Place", "Run", "RunOver", "Step", "Times"]
+__all__ = ["Claimed", "Copies", "Ended", "Layers", "Links", "Lockstep", "OnEnd", "Place", "Run", "RunOver", "Step", "Times"]
 
 OnEnd = Callable[[TransferId, Outcome], None]
 
@@ -129,6 +130,29 @@ class Copies(Protocol):
 
     def close(self) -> None:
         """Give the pool back; the owner's thread is over."""
+
+
+class Lockstep(Protocol):
+    """The other ranks of the instance; owner's thread."""
+
+    def enter(self, step: TransferId) -> None:
+        """All ranks begin `step`; RunOver, and none has begun it, where its run has failed."""
+
+    def over(self, run: int, reason: str) -> None:
+        """Nothing more of `run` is computed, at any rank."""
+
+
+class Layers(Protocol):
+    """What a storage needs of the engine that it is over: the leader's, or that of another rank."""
+
+    @property
+    def memory(self) -> SharedMemory: ...
+
+    def wait_for_layer(self, layer: int) -> Place: ...
+
+    def kv_written(self, layer: int) -> None: ...
+
+    def layer_done(self, layer: int) -> None: ...
 
 
 @dataclass(slots=True)

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import torch
 
+from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Times
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 
-__all__ = ["Poison", "Waiter", "Waits"]
+__all__ = ["Poison", "Waiter", "Waits", "poison_slot"]
 
 
 class Waiter:
@@ -43,7 +44,7 @@ class Waiter:
 class Waits:
     """Those who wait to write a step."""
 
-    def __init__(self, session: PrefillSession, times: Times) -> None:
+    def __init__(self, session: PrefillSession | PrefillGroup, times: Times) -> None:
         self._session, self._times = session, times
         self._waiters: list[Waiter] = []
 
@@ -73,20 +74,25 @@ class Waits:
 
     def _for_copies(self, step: TransferId) -> bool:
         """Is it our own load or save that `step` waits for, and not (only) Decode?"""
-        slot = self._session.slots[self._session.plan.slot_of(step.layer)]
+        slot = self._session.slots[self._session.gate_of(step)]
         return slot.phase in ("free", "loading") or bool(slot.saves)  # free: what it needs is not saved yet
 
 
 class Poison:
-    """Fills slots that became free with NaN (integers with -1), once each time."""
+    """Fills slots that became free with NaN (integers with -1), once each time.  fill: does it to a slot."""
 
-    def __init__(self, session: PrefillSession, memory: SharedMemory) -> None:
-        self._session, self._memory = session, memory
+    def __init__(self, session: PrefillSession | PrefillGroup, fill: Callable[[int], None]) -> None:
+        self._session, self._fill = session, fill
         self._done: dict[int, int] = {}
 
     def free_slots(self) -> None:
-        for index, slot in self._session.slots.items():
+        for (index, _), slot in self._session.slots.items():  # one lane: the slot is free when its gate is
             if slot.phase == "free" and self._done.get(index) != slot.epoch:
                 self._done[index] = slot.epoch
-                for view in self._memory.views(index).values():
-                    view.fill_(torch.nan if view.is_floating_point() else -1)
+                self._fill(index)
+
+
+def poison_slot(memory: SharedMemory, slot: int) -> None:
+    """Fill every row of `slot`."""
+    for view in memory.views(slot).values():
+        view.fill_(torch.nan if view.is_floating_point() else -1)

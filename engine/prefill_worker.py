@@ -1,6 +1,7 @@
 """The Prefill process: a model that computes prompts chunk by chunk, in the slots that `PrefillEngine` gives it.
 
-Rules: one thread computes, run after run; everything else is the engine's; the parent says when to stop.
+Rules: one thread computes, run after run; everything else is the engine's; the parent says when to stop.  Where the instance has
+several ranks this is the leader, rank 0: it starts the others (`prefill_rank`), and ends when one of them does.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import zmq
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
+from tidegate.engine.hands import Hands
 from tidegate.engine.http.metrics import Sample
 from tidegate.engine.http.prefill_server import Call, PrefillServer
 from tidegate.engine.measuring import prefill_samples
+from tidegate.engine.model import ALONE, GlooRanks
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
+from tidegate.engine.prefill_hands import PrefillHands
+from tidegate.engine.prefill_steps import compute_run
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
-from tidegate.engine.slot_kv import SlotKV
-from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
 
@@ -31,37 +34,43 @@ __all__ = ["PrefillWorker", "main"]
 
 
 class PrefillWorker:
-    """One Prefill rank with a model on the CPU."""
+    """One Prefill instance with a model on the CPU."""
 
     def __init__(self, config: RunConfig, parent: Host) -> None:
         self.config, self.parent = config, parent
-        self.model = config.load_model()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.faults = Injector(config.prefill_faults)
         self.recorder = self._recorder()
-        plan, model = config.plan(), self.model.config
-        self.memory = layer_memory(plan_layout(
-            [plan.slot_of(layer) for layer in range(1, plan.layers + 1)], {"main": model.main_width, "index": model.index_width},
-            model.dtype, blocks=config.prefill_blocks, block_size=config.block_size,
-        ))  # fmt: skip
-        self.engine = engine = PrefillEngine(
-            self.memory, plan=plan, chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
-            read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
-            recorder=self.recorder, faults=self.faults, say=lambda text: parent.say("progress", text=text),
-            on_crash=lambda error: parent.fail(f"prefill: {error}"),
-        )  # fmt: skip
+        self.memory = layer_memory(config.slot_layout())
         pool = LocalPool(
             extent_layout(self.memory.layout), config.pool_objects, folder=config.pool_folder or None, recorder=self.recorder,
-            faults=self.faults.copies(), pin_seconds=max(300.0, 4 * config.deadline_seconds),
+            faults=self.faults.copies(), pin_seconds=config.pin_seconds,
+        )  # fmt: skip
+        rows = f"{config.model_config()!r} of seed {config.seed} {self._weights()}"
+        self.hands = Hands(
+            self.context, "tidegate.engine.prefill_rank", config, scratch=config.scratch_folder, size=config.p_tp,
+            more={"pool": str(pool.path), "model": rows},
+            fail=lambda reason: parent.fail(f"prefill: {reason}"),
+        )  # fmt: skip
+        self.model = config.load_model(GlooRanks(self.hands.meeting, rank=0, size=config.p_tp) if config.p_tp > 1 else ALONE)
+        self.engine = engine = PrefillEngine(
+            self.memory, plan=config.plan(), chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
+            read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
+            recorder=self.recorder, faults=self.faults, others=self.hands.wait(), say=lambda text: parent.say("progress", text=text),
+            on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip
         self.copies = PoolCopies(
-            pool, self.memory, span=engine.core.span, post=engine.owner.post, model=f"{model!r} of seed {config.seed} {self._weights()}"
+            pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp
         )
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.links = DecodeLinks(
             engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting,
             on_begin=lambda request: parent.say("taken", request=request),
         )  # fmt: skip
-        engine.attach(copies=self.copies, links=self.links)
+        if config.p_tp > 1:
+            lockstep = PrefillHands(self.hands, engine.core, engine.owner, self.copies, poison=config.poison)
+            engine.attach(copies=lockstep, links=self.links, hands=lockstep)
+        else:
+            engine.attach(copies=self.copies, links=self.links)
         self.http = self._http()
         self.compute = 0.0
 
@@ -109,29 +118,28 @@ class PrefillWorker:
         self._close()
 
     def _prefill(self, run: Run) -> None:
-        prompt = run.start.prompt
-        for chunk in range(1, run.chunks + 1):
-            step = self.engine.start(run, chunk)
-            if step.begin == step.end:
-                self.engine.copy_step()
-            else:
-                kv = SlotKV(self.engine, step, self.faults.attend_delay)
-                after = prompt[step.end] if step.end < len(prompt) else 0
-                self.model.prefill_chunk(prompt[step.begin : step.end], step.begin, kv, next_token=after)
+        def told(chunk: int) -> None:
             self.parent.say("progress", text=f"prefill {run.start.request}: chunk {chunk} of {run.chunks}")
+
+        compute_run(self.engine, self.model, run, self.faults, told)
 
     def _close(self) -> None:
         self.engine.owner.ask(self.links.close)
         self.http.server.stop()
+        self.hands.stop(self.engine.owner)
         stats = self.engine.close() | {
-            "bytes_saved": self.copies.bytes_saved, "bytes_loaded": self.copies.bytes_loaded,
-            "bytes_reused": self.copies.bytes_reused, "tokens_reused": self.copies.tokens_reused, "compute_s": self.compute,
+            "bytes_saved": self._moved("bytes_saved"), "bytes_loaded": self._moved("bytes_loaded"),
+            "bytes_reused": self._moved("bytes_reused"), "tokens_reused": self.copies.tokens_reused, "compute_s": self.compute,
             "injected": self.faults.injected, "http_refused": self.http.server.refused,
         }  # fmt: skip
         self.parent.say("stats", stats=stats)
         self.recorder.close()
         self.memory.close()
         self.context.term()
+
+    def _moved(self, name: str) -> float:
+        """By all ranks."""
+        return float(getattr(self.copies, name)) + sum(stats[name] for stats in self.hands.stats.values())
 
 
 def main() -> None:

@@ -173,11 +173,10 @@ def _topology(s: Settings) -> str:
     return ""
 
 
-def _one_rank(s: Settings) -> str:
+def _one_dp_rank(s: Settings) -> str:
     for name, one in (("prefill", s.prefill), ("decode", s.decode)):
-        for key in ("tensor_parallel_size", "data_parallel_size"):
-            if getattr(one, key) > 1:
-                return f"{name}.{key} is {getattr(one, key)}: this release runs one rank on each side; give 1"
+        if one.data_parallel_size > 1:
+            return f"{name}.data_parallel_size is {one.data_parallel_size}: this release runs one DP rank on each side; give 1"
     return ""
 
 
@@ -195,7 +194,7 @@ SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("connectors", "a connector that is missing, or on the wrong side", _connectors),
     Rule("sparse", "Sparse Decode Offload on Prefill, or off on Decode", _sparse),
     Rule("topology", "a Prefill TP below Decode's, or that Decode's does not divide", _topology),
-    Rule("one rank", "more than one rank on a side (this release)", _one_rank),
+    Rule("one DP rank", "more than one data-parallel rank on a side (this release)", _one_dp_rank),
     Rule("dtype", "a main KV cache other than bfloat16 (float32 and float64 in check mode)", _dtype),
     Rule("quantized", "a quantized main KV cache", _quantized),
     Rule("eager", "graph mode with shared buffers", _eager),

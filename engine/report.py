@@ -124,5 +124,5 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s; waited for {p['blocked_s']:.2f} s"),
         ("of loads and saves, hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
         ("messages refused", f"{int(p['refused'] + d['refused'])}"),
-        ("wall time of the three processes", f"{result.seconds:.1f} s"),
+        ("wall time of all processes", f"{result.seconds:.1f} s"),
     ]  # fmt: skip

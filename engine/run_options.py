@@ -49,10 +49,11 @@ LEAST_DEADLINE, SECONDS_A_TOKEN = 120.0, 0.1
 
 
 class Option(NamedTuple):
-    """The key that an option of `tidegate run` sets (on both sides, if it is an instance's)."""
+    """The key that an option of `tidegate run` sets; if it is an instance's, on these sides."""
 
     kind: type[msgspec.Struct]
     key: str
+    sides: tuple[str, ...] = ("prefill", "decode")
 
 
 OPTIONS = {
@@ -61,6 +62,8 @@ OPTIONS = {
     "--kv-dtype": Option(Instance, "dtype"),
     "--device": Option(Instance, "device"),
     "--deadline": Option(Instance, "deadline_seconds"),
+    "--p-tp": Option(Instance, "tensor_parallel_size", ("prefill",)),
+    "--d-tp": Option(Instance, "tensor_parallel_size", ("decode",)),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
     "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
     "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
@@ -98,11 +101,11 @@ def run_settings(file: Mapping[str, Any] | None, options: Mapping[str, Any], *, 
 
 
 def _set(s: Settings, option: str, given: Any) -> Settings:
-    kind, key = OPTIONS[option]
+    kind, key, sides = OPTIONS[option]
     change = {key: checked_value(kind, key, given, option)}
     replace = msgspec.structs.replace
     if kind is Instance:
-        return replace(s, prefill=replace(s.prefill, **change), decode=replace(s.decode, **change))
+        return replace(s, **{side: replace(getattr(s, side), **change) for side in sides})
     if kind is StoreExtra:
         if s.source.store is None:
             raise ConfigError(f"{option} is given and prefill has no AscendStoreConnector: add it, or leave {option} out")
@@ -125,6 +128,8 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "shared_buffers": store.layerwise_num_shared_buffers,
         "independent_layers": store.layerwise_independent_layers,
         "prefetch_layers": store.layerwise_prefetch_layers,
+        "p_tp": p.tensor_parallel_size,
+        "d_tp": settings.decode.tensor_parallel_size,
         "hot_buffer": settings.sparse.topk_buffer_size,
         "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
         "port": settings.target.port,

@@ -58,7 +58,7 @@ class StoreExtra(msgspec.Struct, frozen=True, kw_only=True):
     discard_partial_chunks: Annotated[bool, Key(
         "must be false: shared buffers keep nothing, so partial blocks are saved too", "true in code, false in its layerwise guide",
         NO)] = False  # fmt: skip
-    h2d_stagger_us: Annotated[int, Key("must be 0: the one rank of this release has nobody to stagger with", good=_only(0))] = 0
+    h2d_stagger_us: Annotated[int, Key("must be 0: the copies of several ranks are not staggered", good=_only(0))] = 0
     lookup_rpc_port: Annotated[int, Key("must be 0: the pool is looked up in place", good=_only(0))] = 0
     consumer_is_to_load: Annotated[bool, Key("must be false: Decode receives its KV from Prefill", good=NO)] = False
     consumer_is_to_put: Annotated[bool, Key("must be false: Decode saves nothing to the pool", good=NO)] = False

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from tidegate.engine.model import Rows
-from tidegate.engine.prefill_engine import Place, PrefillEngine, Step
+from tidegate.engine.prefill_parts import Layers, Place, Step
 
 __all__ = ["SlotKV"]
 
@@ -20,7 +20,7 @@ __all__ = ["SlotKV"]
 class SlotKV:
     """`PrefillKV` of one step.  attend_delay: (layer from 1, chunk) -> seconds by which a test has an attention begin late."""
 
-    def __init__(self, engine: PrefillEngine, step: Step, attend_delay: Callable[[int, int], float]) -> None:
+    def __init__(self, engine: Layers, step: Step, attend_delay: Callable[[int, int], float]) -> None:
         self._engine, self._step, self._delay = engine, step, attend_delay
         self._place: Place
         self._flat: dict[str, Tensor] = {}  # tokens 0..end, of every layer in turn

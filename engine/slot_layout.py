@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -22,14 +22,16 @@ __all__ = ["DTYPES", "PAGE", "VERSION", "Area", "SlotLayout", "block_span", "che
 
 VERSION = 2
 PAGE = 4096
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "int8": torch.int8}
+DTYPES = {
+    "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "int8": torch.int8, "float16": torch.float16,
+}  # fmt: skip
 
 
 class Area(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One array of a slot, [blocks, block_size, width] of `dtype`, its first byte at `offset`; the layout says how many blocks."""
 
     slot: int
-    name: str  # "main", "index"
+    name: str  # "main", "index", "scale"
     dtype: str
     width: int
     offset: int
@@ -123,19 +125,19 @@ def block_span(start: int, stop: int, block_size: int) -> int:
 
 
 def plan_layout(
-    slot_of_layer: Sequence[int], widths: dict[str, int], dtype: str, *, blocks: int, block_size: int
+    slot_of_layer: Sequence[int], widths: Mapping[str, int], dtype: str, *, blocks: int, block_size: int, dtypes: Mapping[str, str] = {}
 ) -> SlotLayout:
     """A layout of page-aligned areas: each slot gets [blocks, block_size, width] of every name in `widths` ({"main": 576,
-    "index": 128}).
+    "index": 128}), of `dtype`, or of the one that `dtypes` has for the name (with LIC8 {"index": "int8", "scale": "float16"}).
 
     ValueError for a slot number that is skipped, and for sizes below one.
     """
     areas, offset = [], 0
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}")
+    if strange := {dtype, *dtypes.values()} - DTYPES.keys():
+        raise ValueError(f"dtype is {min(strange)!r}: choose one of {', '.join(DTYPES)}")
     for slot in sorted(set(slot_of_layer)):
         for name, width in widths.items():
-            areas.append(area := Area(slot, name, dtype, width, offset))
+            areas.append(area := Area(slot, name, dtypes.get(name, dtype), width, offset))
             offset = -(-(offset + blocks * block_size * area.row_bytes) // PAGE) * PAGE
     layout = SlotLayout(VERSION, offset, block_size, blocks, tuple(areas), tuple(slot_of_layer), "")
     layout = msgspec.structs.replace(layout, digest=layout_digest(layout))

@@ -43,26 +43,26 @@ class Teller:
 
     def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._steps: dict[tuple[int, int], Blocks] = {}
+        self._steps: dict[int, dict[tuple[int, int], Blocks]] = {}  # run -> (chunk, member) -> what is told of it
 
     def of(self, ready: Ready, ids: Callable[[Ready], Sequence[int]], *, again: bool) -> tuple[Ready, Blocks | None]:
         """READY as it is to be said, and what is to be said before it, if anything.  ids: of its step, asked for once; again: it was
         said before.
         """
         step = ready.transfer
-        blocks = self._steps.get((step.run, step.chunk))
+        of_run = self._steps.setdefault(step.run, {})
+        blocks = of_run.get((step.chunk, step.member))
         due = again or blocks is None
         if blocks is None:
-            blocks = self._steps[step.run, step.chunk] = blocks_of(step, self._incarnation, ids(ready))
+            blocks = of_run[step.chunk, step.member] = blocks_of(step, self._incarnation, ids(ready))
         # not `replace`: this is done for every layer
         named = Ready(ready.request, ready.attempt, step, ready.slot, ready.epoch, ready.incarnation, ready.start, ready.stop,
                       ready.final, blocks.table)  # fmt: skip
         return named, blocks if due else None
 
-    def forget(self, run: int, chunks: int) -> None:
+    def forget(self, run: int) -> None:
         """The run is over and nobody reads it."""
-        for chunk in range(1, chunks + 1):
-            self._steps.pop((run, chunk), None)
+        self._steps.pop(run, None)
 
 
 class StepTable:

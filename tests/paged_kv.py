@@ -3,7 +3,7 @@
 import torch
 
 from tidegate.engine.model import Chunk
-from tidegate.engine.model.config import DTYPES
+from tidegate.engine.model.config import ROW_DTYPES
 
 
 class Pages:
@@ -12,7 +12,7 @@ class Pages:
     def __init__(self, config, blocks, block_size):
         self.config, self.size, self.calls = config, block_size, []
         self.memory = [
-            {name: spoilt(blocks * block_size, width, DTYPES[dtype]) for name, (dtype, width) in config.row_kinds(layer).items()}
+            {name: spoilt(blocks * block_size, width, ROW_DTYPES[dtype]) for name, (dtype, width) in config.row_kinds(layer).items()}
             for layer in range(config.cache_layers)
         ]
 

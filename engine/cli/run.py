@@ -34,6 +34,8 @@ def command(
     hot_buffer: Annotated[int | None, typer.Option(help="Rows of a layer's hot buffer; at least index_topk. [demo: 128]")] = None,
     host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
+    p_tp: Annotated[int | None, typer.Option("--p-tp", help="Ranks of Prefill, a process each; a multiple of Decode's. [demo: 1]")] = None,
+    d_tp: Annotated[int | None, typer.Option("--d-tp", help="Ranks of Decode, a process each. [demo: 1]")] = None,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
     ] = None,
@@ -42,6 +44,7 @@ def command(
     model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")] = None,
+    lic8: Annotated[bool, typer.Option("--lic8", help="Keep the indexer's rows in 8 bits, with a scale each.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also run small in float64 and compare with transformers.")] = False,
     read_lease: Annotated[float, typer.Option(help="Seconds after which Prefill may revoke a read; 0: never.")] = 0.0,
     port: Annotated[int | None, typer.Option(help="Decode's control port; 0: any free one. [demo: 0]")] = None,
@@ -69,6 +72,7 @@ def command(
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
+        "--p-tp": p_tp, "--d-tp": d_tp,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
@@ -78,9 +82,11 @@ def command(
         run = run_config(
             settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""), proxy_port=proxy_port,
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
-            **model_options(model, layers=layers, seed=seed),
+            lic8=lic8, **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
         refuse_memory(run, available())
+        if oracle and lic8:
+            raise ConfigError("--oracle beside --lic8: transformers keeps the indexer's rows as they were computed; leave one of them out")
         if oracle:
             need_transformers()
         for name, number in run.ports.items():
@@ -144,7 +150,8 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests[:SHOWN]), config.plan()
     lengths += ", ..." if len(config.requests) > SHOWN else ""
     console.print(f"{len(config.requests)} requests of {lengths} tokens in chunks of {config.chunk}")
-    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in a process each")
+    processes = 1 + config.p_tp + config.d_tp
+    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in {processes} processes")
     try:
         with console.status("starting") as status:
             result = run_pair(config, on_line=lambda role, line: status.update(f"{role}: {line.text or line.kind}"))

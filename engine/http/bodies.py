@@ -84,7 +84,7 @@ class PrefillParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     remote_engine_id: Name
     remote_host: Annotated[str, Meta(min_length=1, max_length=255)]
     remote_port: Port
-    remote_tp_size: int
+    remote_tp_size: Annotated[int, Meta(ge=1)]
     remote_pcp_size: int = 1
     remote_dcp_size: int = 1
     remote_cached_tokens: int
@@ -94,8 +94,7 @@ class PrefillParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def checked(self) -> PrefillParams:
         """Itself, or the Refusal of what is not served yet."""
-        sizes = {"remote_tp_size": self.remote_tp_size, "remote_pcp_size": self.remote_pcp_size,
-                 "remote_dcp_size": self.remote_dcp_size}  # fmt: skip
+        sizes = {"remote_pcp_size": self.remote_pcp_size, "remote_dcp_size": self.remote_dcp_size}
         for name, size in sizes.items():
             if size != 1:
                 raise Refusal(400, f"{name} is {size}: this release serves 1", self.request_id)

@@ -20,6 +20,7 @@ from tidegate.engine.model.config import MODEL_TYPES, ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
 from tidegate.engine.model.shards import Shard, is_cut
 from tidegate.engine.model.storage import Rows
+from tidegate.kernels import dequantize_rows, quantize_rows
 
 __all__ = ["TILE", "Attention", "Picked", "Projected"]
 
@@ -77,7 +78,7 @@ class Attention:
         kept = {name: t for name, t in weights.items() if name.startswith(prefix) and not is_cut(name)}
         self.w = {name.removeprefix(prefix).removesuffix(".weight"): t for name, t in kept.items()}
         self.scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5 * config.rope.score_factor
-        self.has_indexer = "indexer.wk" in self.w
+        self.has_indexer, self._wide = "indexer.wk" in self.w, wide(torch.empty(0, dtype=config.torch_dtype)).dtype
         self._rotate_index = rotate_interleaved if MODEL_TYPES[config.model_type] else rotate_halves
         self.index_scale = (config.index_head_dim * config.index_n_heads) ** -0.5
 
@@ -92,7 +93,8 @@ class Attention:
         index_key = functional.linear(x, self.w["indexer.wk"])
         norm, bias = (self.w[f"indexer.{name}"].to(x.dtype) for name in ("k_norm", "k_norm.bias"))
         index_key = functional.layer_norm(index_key, (self.config.index_head_dim,), norm, bias, 1e-6)
-        return {"index": self._rotate_head(index_key, cos, sin)}
+        rows = self._rotate_head(index_key, cos, sin)
+        return dict(zip(("index", "scale"), quantize_rows(rows), strict=True)) if self.config.lic8 else {"index": rows}
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> Projected:
         """Queries and rows; arguments as `rows`."""
@@ -122,7 +124,7 @@ class Attention:
 
     def keys(self, rows: Rows, room: int = 0) -> Tensor:
         """Stored indexer keys, wide [n, index_width]; zeros up to `room` rows where that is more."""
-        keys = wide(aligned(rows["index"]))
+        keys = dequantize_rows(rows["index"], rows["scale"]).to(self._wide) if self.config.lic8 else wide(aligned(rows["index"]))
         return keys if len(keys) >= room else functional.pad(keys, (0, 0, 0, room - len(keys)))
 
     # ---- decode: one token at a time

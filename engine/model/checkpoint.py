@@ -7,6 +7,7 @@ complete or it is not there (it is written beside its place and moved).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -55,11 +56,13 @@ def read_fields(folder: str | Path) -> dict[str, Any]:
     return _json(Path(folder) / CONFIG)
 
 
-def read_config(folder: str | Path, *, dtype: str = "") -> ModelConfig:
-    """The model that `folder`/config.json describes; CheckpointError as `config_from_hf`.  dtype: compute in this instead."""
+def read_config(folder: str | Path, *, dtype: str = "", lic8: bool = False) -> ModelConfig:
+    """The model that `folder`/config.json describes; CheckpointError as `config_from_hf`.  dtype: compute in this instead; lic8: as in
+    `ModelConfig`.
+    """
     fields = read_fields(folder)
     try:
-        return config_from_hf(fields, dtype=dtype)
+        return dataclasses.replace(config_from_hf(fields, dtype=dtype), lic8=lic8)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{Path(folder) / CONFIG}: {error}") from None
 
@@ -69,13 +72,14 @@ def check_checkpoint(folder: str | Path, *, dtype: str = "") -> ModelConfig:
     return _checked(Path(folder), dtype)[0]
 
 
-def load_checkpoint(folder: str | Path, *, dtype: str = "", group: TensorParallel = ALONE) -> Model:
+def load_checkpoint(folder: str | Path, *, dtype: str = "", lic8: bool = False, group: TensorParallel = ALONE) -> Model:
     """The model in `folder`.  dtype: compute in this type, at least as wide as the stored one; else in the stored one.
 
-    group: the ranks that compute it together; of a weight that they split, each reads its own part and no other.  Raises
-    CheckpointError, before any weight is read, for a folder, a config or tensors that do not fit.
+    lic8: as in `ModelConfig`.  group: the ranks that compute it together; of a weight that they split, each reads its own part and no
+    other.  Raises CheckpointError, before any weight is read, for a folder, a config or tensors that do not fit.
     """
     config, found = _checked(Path(folder), dtype)
+    config = dataclasses.replace(config, lic8=lic8)
     return Model(config, _read(config, found, Shard(config, group)), group)
 
 

@@ -14,11 +14,12 @@ import torch
 
 from tidegate.engine.model.rope import PLAIN, Rope
 
-__all__ = ["BOS", "BYTES", "DTYPES", "EOS", "ModelConfig"]
+__all__ = ["BOS", "BYTES", "DTYPES", "EOS", "MODEL_TYPES", "ROW_DTYPES", "ModelConfig"]
 
 BYTES = 256  # without a tokenizer, a token below this is the byte itself
 BOS, EOS = 256, 257
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+ROW_DTYPES = DTYPES | {"int8": torch.int8, "float16": torch.float16}  # of rows that are stored
 # Products of eight rows are the same to the bit wherever a row is among the eight, in all widths tried that are multiples of 8; in
 # many others they are not.  So are sigmoids of eight rows that fill whole pairs of vectors: torch takes the rest one by one, by
 # another formula.
@@ -57,6 +58,7 @@ class ModelConfig:
     index_n_heads: int = 32
     index_head_dim: int = 128
     indexer_types: tuple[str, ...] = ()
+    lic8: bool = False
     n_routed_experts: int = 4
     n_shared_experts: int = 1
     num_experts_per_tok: int = 2
@@ -157,8 +159,11 @@ class ModelConfig:
 
     def row_kinds(self, layer: int) -> dict[str, tuple[str, int]]:
         """(dtype, elements) of each kind of row that a token has in `layer`: "main", then the indexer's."""
-        main = {"main": (self.dtype, self.main_width)}
-        return main | {"index": (self.dtype, self.index_width)} if self.has_indexer(layer) else main
+        kinds = {"main": (self.dtype, self.main_width)}
+        if self.has_indexer(layer):
+            kinds["index"] = ("int8" if self.lic8 else self.dtype, self.index_width)
+            kinds |= {"scale": ("float16", 1)} if self.lic8 else {}
+        return kinds
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

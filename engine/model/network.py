@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from tidegate.engine.model.arithmetic import rms_norm, wide
 from tidegate.engine.model.attention import Attention, Picked, Projected
-from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.engine.model.config import ROW_DTYPES, ModelConfig
 from tidegate.engine.model.feed_forward import feed_forward
 from tidegate.engine.model.shards import Shard, is_cut
 from tidegate.engine.model.storage import Chunk, DecodeBatch, DecodeKV, PrefillKV, Rows, Separately
@@ -266,7 +266,7 @@ class Model:
             raise ValueError(f"layer {layer}: rows of {sorted(rows)} are given where {sorted(kinds)} are due")
         for name, (dtype, width) in kinds.items():
             part = rows[name]
-            if part.dim() != 2 or part.shape[1] != width or not fits(part.shape[0]) or part.dtype != DTYPES[dtype]:
+            if part.dim() != 2 or part.shape[1] != width or not fits(part.shape[0]) or part.dtype != ROW_DTYPES[dtype]:
                 raise ValueError(f"layer {layer}: {name} rows are {tuple(part.shape)} {part.dtype}: {due} rows of {width} {dtype} are due")
 
 

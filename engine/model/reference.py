@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tidegate.engine.model.config import ModelConfig
+from tidegate.engine.model.config import ROW_DTYPES, ModelConfig
 from tidegate.engine.model.network import Model, greedy
 from tidegate.engine.model.storage import Rows
 
@@ -24,9 +24,12 @@ class ResidentKV:
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
         self.config = config
-        shape = (config.cache_layers, capacity)
-        self.main = torch.zeros(*shape, config.main_width, dtype=config.torch_dtype)
-        self.index = torch.zeros(*shape, config.index_width, dtype=config.torch_dtype)
+
+        def rows(name: str) -> Tensor:
+            dtype, width = config.row_kinds(0).get(name, ("int8", 0))
+            return torch.zeros(config.cache_layers, capacity, width, dtype=ROW_DTYPES[dtype])
+
+        self.main, self.index, self.scale = rows("main"), rows("index"), rows("scale")
         self.length = [0] * config.cache_layers
 
     def wait_for_layer(self, layer: int) -> Rows:
@@ -44,12 +47,13 @@ class ResidentKV:
         self.length[layer] = position + 1
 
     def index_rows(self, layer: int) -> Rows:
-        return {"index": self.index[layer, : self.length[layer]]}
+        kinds = [name for name in self.config.row_kinds(layer) if name != "main"]
+        return {name: getattr(self, name)[layer, : self.length[layer]] for name in kinds}
 
     def rollback(self, length: int) -> None:
         """As `RollbackKV`: what lies beyond is NaN from now on, so that whoever reads it shows."""
         self.length = [min(length, before) for before in self.length]
-        for rows in (self.main, self.index):
+        for rows in (self.main, self.index, self.scale):
             rows[:, length:].view(torch.uint8).fill_(0xFF)
 
     def fetch(self, layer: int, positions: Tensor) -> Tensor:

@@ -116,6 +116,10 @@ def test_a_prompt_that_the_tokenizer_cannot_read_is_refused(folder: Path, tmp_pa
     refused(invoke(tmp_path, "--model", str(folder), prompt=b"a\xff"), "byte 1 of the prompt is not UTF-8")
 
 
+def test_the_oracle_of_rows_in_eight_bits_is_refused(tmp_path: Path) -> None:
+    refused(invoke(tmp_path, "--oracle", "--lic8", "--hot-buffer", "64"), "--oracle beside --lic8: transformers keeps the indexer's rows")
+
+
 def test_the_oracle_without_transformers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     refused(invoke(tmp_path, "--oracle", "--hot-buffer", "64"), "pip install 'tidegate[model]', or leave out --oracle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pair_tools import bound_runs, config, run, slow, written_tags
+from pair_tools import MODEL, bound_runs, config, run, slow, written_tags
 
 from tidegate.engine.config import FaultSpec
 
@@ -27,6 +27,14 @@ def test_tokens_logits_and_destination_bytes(dtype: str, tmp_path: Path) -> None
         assert len(line.tags) == chunks * 7
     assert not [one for one in compared if not one.equal]
     assert result.stats["decode"]["places_free"] == c.concurrency
+
+
+def test_indexer_rows_in_eight_bits_cross_as_such_and_give_the_tokens_of_the_plain_run_that_keeps_them_so() -> None:
+    c = config(lic8=True)
+    result, compared = run(c)
+    assert all(one.equal for one in compared), compared
+    tokens, width = sum(len(request.prompt) for request in c.requests), MODEL["index_head_dim"]
+    assert result.stats["decode"]["bytes_pulled_index"] == tokens * 7 * (width + 2)  # and a half for each row
 
 
 def test_lost_doubled_and_late_messages_change_nothing() -> None:

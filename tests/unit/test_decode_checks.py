@@ -309,7 +309,7 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
     mapped, backend = SharedMemory.allocate(source), ShmPull()
     mapped.bytes[:] = np.random.default_rng(2).integers(0, 100, mapped.bytes.size)
     peer = Peer(backend, memory, incarnation=1)
-    peer.memory, peer.incarnation = mapped, 11
+    peer.memories, peer.incarnation = [mapped], 11
     backend.connect(PEER, mapped)
     memory.ask(4, BLOCK)  # so that the blocks of attempt 5 do not begin at 0
     memory.ask(5, CAPACITY)

@@ -77,7 +77,7 @@ def test_what_is_no_json_object_is_refused(data: bytes) -> None:
 
 CHANGES = [
     ({"attempt": 0}, ">= 1"), ({"attempt": 1 << 63}, "int64|<="), ({"attempt": "7"}, "got `str`"), ({"remote_port": 0}, ">= 1"),
-    ({"remote_port": 65536}, "<= 65535"), ({"remote_tp_size": 2}, "remote_tp_size is 2"), ({"remote_pcp_size": 2}, "remote_pcp_size is 2"),
+    ({"remote_port": 65536}, "<= 65535"), ({"remote_tp_size": 0}, ">= 1"), ({"remote_pcp_size": 2}, "remote_pcp_size is 2"),
     ({"remote_dcp_size": 0}, "remote_dcp_size is 0"), ({"remote_cached_tokens": 128}, "remote_cached_tokens is 128"),
     ({"remote_host": "10.0.0.1"}, "loopback"), ({"remote_host": "localhost"}, "loopback"), ({"remote_host": "127.0.0.1:1;x"}, "loopback"),
     ({"do_remote_decode": False}, "do_remote_decode"), ({"do_remote_prefill": 0}, "do_remote_prefill"),

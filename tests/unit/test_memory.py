@@ -15,20 +15,26 @@ from tidegate.engine.prefill_copies import extent_layout
 from tidegate.engine.slot_layout import plan_layout
 
 
-def config() -> RunConfig:
-    return RunConfig(requests=(Request("a", (1,) * 300), Request("b", (1,) * 20)), concurrency=2, block_size=64, chunk=100).checked()
+def config(lic8: bool = False) -> RunConfig:
+    requests = (Request("a", (1,) * 300), Request("b", (1,) * 20))
+    return RunConfig(requests=requests, concurrency=2, block_size=64, chunk=100, lic8=lic8).checked()
 
 
-def test_what_is_needed_is_what_the_workers_allocate() -> None:
-    c = config()
-    model, plan, parts = c.model_config(), c.plan(), needed(c)
+@pytest.mark.parametrize("lic8", [False, True])
+def test_what_is_needed_is_what_the_workers_allocate(lic8: bool) -> None:
+    c = config(lic8)
+    model, plan, parts, index = c.model_config(), c.plan(), needed(c), "int8" if lic8 else "bfloat16"
+    widths = {"main": model.main_width, "index": model.index_width} | ({"scale": 1} if lic8 else {})
     layout = plan_layout(
-        [plan.slot_of(layer) for layer in range(1, plan.layers + 1)], {"main": model.main_width, "index": model.index_width},
-        model.dtype, blocks=c.prefill_blocks, block_size=c.block_size,
+        [plan.slot_of(layer) for layer in range(1, plan.layers + 1)], widths, model.dtype, blocks=c.prefill_blocks,
+        block_size=c.block_size, dtypes={"index": index, "scale": "float16"},
     )  # fmt: skip
     assert parts["layer buffers"] == layout.size
+    assert len(c.caches()) == len(widths) * model.cache_layers
+    assert {(spec.kind, spec.dtype) for spec in c.caches().values()} >= {("main", "bfloat16"), ("indexer", index)}
     assert parts["Prefill's host pool"] == c.pool_objects * extent_layout(layout).size
-    kinds = [RowKind("main", model.dtype, model.main_width), RowKind("index", model.dtype, model.index_width)]
+    kinds = [RowKind("main", model.dtype, model.main_width), RowKind("index", index, model.index_width)]
+    kinds += [RowKind("scale", "float16", 1)] if lic8 else []
     decode = DecodeMemory(kinds, layers=model.cache_layers, blocks=c.decode_blocks, block_size=c.block_size, rows=c.concurrency,
                           hot=c.hot_buffer)  # fmt: skip
     assert parts["Decode's host pool"] == sum(pages.memory.nbytes for pages in decode.pages.values())

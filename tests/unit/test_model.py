@@ -34,7 +34,8 @@ def text(n, seed):
 
 def copy_of(kv):
     twin = object.__new__(type(kv))
-    twin.__dict__ = {"config": kv.config, "main": kv.main.clone(), "index": kv.index.clone(), "length": list(kv.length)}
+    rows = {name: getattr(kv, name).clone() for name in ("main", "index", "scale")}
+    twin.__dict__ = {"config": kv.config, **rows, "length": list(kv.length)}
     return twin
 
 
@@ -106,13 +107,13 @@ class OddStorage(ResidentKV):
 
     def __init__(self, kv, shift):
         self.config, self.length = kv.config, list(kv.length)
-        self.main, self.index = self.spread(kv.main, shift), self.spread(kv.index, shift + 2)
+        self.main, self.index, self.scale = self.spread(kv.main, shift), self.spread(kv.index, shift + 2), kv.scale.clone()
         self.out = torch.empty(4096 + shift, dtype=kv.main.dtype)[shift:]
 
     @staticmethod
     def spread(rows, shift):
         layers, tokens, width = rows.shape
-        memory = torch.full((layers * tokens * (width + 3) + shift,), float("nan"), dtype=rows.dtype)
+        memory = torch.full((layers * tokens * (width + 3) + shift,), -1 if rows.dtype == torch.int8 else torch.nan, dtype=rows.dtype)
         view = memory[shift:].view(layers, tokens, width + 3)[..., :width]
         return view.copy_(rows)
 
@@ -125,14 +126,14 @@ EIGHTS = {  # widths that fill no vector of a CPU, and an MTP layer
     "hidden_size": 72, "intermediate_size": 104, "moe_intermediate_size": 40, "q_lora_rank": 24, "kv_lora_rank": 88,
     "qk_nope_head_dim": 24, "v_head_dim": 40, "n_routed_experts": 12, "vocab_size": 263, "num_nextn_predict_layers": 1,
 }  # fmt: skip
-KINDS = [*DTYPES, *(f"{dtype} eights" for dtype in DTYPES)]
+KINDS = [*DTYPES, *(f"{dtype} eights" for dtype in DTYPES), "bfloat16 lic8"]
 LENGTHS = [1, 2, 7, 11, 12, 13, 14, 30, 31, 47, 64]
 
 
 @functools.cache
 def prefilled(kind):
     dtype, *odd = kind.split()
-    model, requests = tiny(dtype, **(EIGHTS if odd else {})), []
+    model, requests = tiny(dtype, **({"lic8": True} if odd == ["lic8"] else EIGHTS if odd else {})), []
     for n in LENGTHS:
         kv = ResidentKV(model.config, n + 4)
         reference_prefill(model, text(n, n), 16, kv)

@@ -9,8 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.engine.model import Model, ModelConfig, ResidentKV, arithmetic, attention, network
+from tidegate.engine.model.config import ROW_DTYPES
 
 SHAPES = {
+    "lic8": {"index_topk": 12, "lic8": True},
     "sparse": {"index_topk": 12},
     "dense and sparse": {"index_topk": 100},
     "no power of two": {"index_topk": 12, "hidden_size": 72, "kv_lora_rank": 88, "v_head_dim": 40, "moe_intermediate_size": 56},
@@ -39,16 +41,17 @@ class OddStorage:
     """Rows in memory that no allocator would choose: off alignment, rows apart, NaN wherever nothing was written."""
 
     def __init__(self, config, shift):
-        self.main, self.index = (self.spread(config, width, shift) for width in (config.main_width, config.index_width))
+        self.rows = {name: self.spread(config, shift, *kind) for name, kind in config.row_kinds(0).items()}
 
     @staticmethod
-    def spread(config, width, shift):
+    def spread(config, shift, dtype, width):
         layers = config.cache_layers
-        memory = torch.full((layers * LENGTH * (width + 3) + shift,), float("nan"), dtype=config.torch_dtype)
+        memory = torch.empty(layers * LENGTH * (width + 3) + shift, dtype=ROW_DTYPES[dtype])
+        memory.view(torch.uint8).fill_(0xFF)
         return memory[shift:].view(layers, LENGTH, width + 3)[..., :width]
 
     def wait_for_layer(self, layer):
-        return {"main": self.main[layer], "index": self.index[layer]}
+        return {name: rows[layer] for name, rows in self.rows.items()}
 
     def kv_written(self, layer):
         pass
@@ -74,9 +77,11 @@ def check(shape, dtype, cuts, reused, shift):
     """reused: so many tokens come out of a pool, the others are computed in chunks that end at `cuts`."""
     model, (kv, hidden) = model_of(shape, dtype), whole(shape, dtype)
     odd = OddStorage(model.config, shift)
-    odd.main[:, :reused], odd.index[:, :reused] = kv.main[:, :reused], kv.index[:, :reused]
+    for name, rows in odd.rows.items():
+        rows[:, :reused] = getattr(kv, name)[:, :reused]
     got = prefill(model, odd, [reused, *sorted(cut for cut in cuts if cut > reused), LENGTH])
-    for what, one, two in (("hidden", got, hidden[reused:]), ("main", odd.main, kv.main), ("indexer", odd.index, kv.index)):
+    stored = [(name, rows, getattr(kv, name)) for name, rows in odd.rows.items()]
+    for what, one, two in [("hidden", got, hidden[reused:]), *stored]:
         assert torch.equal(one, two), f"{what} of {shape} {dtype} depends on {cuts}, {reused} reused, at {shift}"
 
 
@@ -86,6 +91,8 @@ CUTS = st.sets(st.integers(1, LENGTH - 1), max_size=5)
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(list(SHAPES)), st.sampled_from(DTYPES), CUTS, st.integers(0, LENGTH - 1), st.integers(0, 40))
 @example("sparse", "bfloat16", {1, 2}, 0, 1)
+@example("lic8", "bfloat16", {1, 70}, 20, 3)
+@example("lic8", "float64", {64}, 0, 0)
 @example("no power of two", "float32", {64, 65, 128}, 63, 0)
 @example("dense and sparse", "float64", set(range(1, 20)), 0, 3)
 def test_rows_do_not_depend_on_chunks_reuse_or_storage(shape, dtype, cuts, reused, shift):

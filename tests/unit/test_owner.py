@@ -157,16 +157,15 @@ def peer() -> Iterator[tuple[Peer, control.Hello]]:
     yield peer, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
     server.close()
     backend.close()
-    for one in (peer.memory, memory):
-        if one is not None:
-            one.close()
+    for one in (*peer.memories, memory):
+        one.close()
 
 
 def test_a_peer_is_met_once_and_told_what_is_mapped(peer: tuple[Peer, control.Hello]) -> None:
     met, hello = peer
-    for wrong in ({"digest": "0" * 16}, {"memory": "tidegate-nobody"}):
+    for wrong in ({"digest": "0" * 16}, {"memory": "tidegate-nobody"}, {"others": (hello.memory,)}):
         assert met.meet(b"a", msgspec.structs.replace(hello, **wrong)).refused
-        assert met.memory is None
+        assert not met.memories
     with pytest.raises(RemoteProtocolError):
         met.check_sender(b"a")
     for _ in range(2):

@@ -23,11 +23,11 @@ OTHERS = (9, 11, 4, 6, 8, 10)
 class Rig:
     """Copies over slots of 3 layers; calls are heard when `hear` is called, in this thread."""
 
-    def __init__(self, extents=12, faults=None):
+    def __init__(self, extents=12, faults=None, pool=None, rank=0, ranks=1):
         self.memory = SharedMemory.allocate(plan_layout([0, 1, 1], {"main": 6, "index": 2}, "int8", blocks=12, block_size=BLOCK))
-        self.pool = LocalPool(extent_layout(self.memory.layout), extents, faults=faults)
+        self.pool = pool or LocalPool(extent_layout(self.memory.layout), extents, faults=faults)
         self.calls = queue.Queue()
-        self.copies = PoolCopies(self.pool, self.memory, span=self.span, post=self.calls.put)
+        self.copies = PoolCopies(self.pool, self.memory, span=self.span, post=self.calls.put, rank=rank, ranks=ranks)
         self.ended = []
 
     def span(self, run, chunk):
@@ -249,3 +249,89 @@ def test_a_load_of_several_chunks_is_the_sum_of_its_parts_and_fails_if_one_does(
     assert not ended
     load.part_ended(Outcome(True, True, copies=1, bytes=4, seconds=0.25))
     assert ended == [Outcome(False, True, "no", copies=2, bytes=6, seconds=1.75)]
+
+
+@pytest.fixture
+def ranks():
+    """Three ranks, each with its memory, over one pool."""
+    first = Rig(ranks=3)
+    rigs = [first, *(Rig(pool=first.pool, rank=rank, ranks=3) for rank in (1, 2))]
+    yield rigs
+    first.pool.drain()
+    for one in rigs:
+        one.hear(one.calls.qsize())
+    for one in rigs:
+        one.copies.close()
+        one.memory.close()
+
+
+def all_save(rigs, run, chunk, blocks=BLOCKS):
+    for one in rigs:
+        assert all(outcome.ok for outcome in one.save(run, chunk, blocks=blocks))
+
+
+def test_each_rank_saves_its_share_and_loads_all(ranks):
+    for one in ranks:
+        one.begin(1)
+    all_save(ranks, 1, 1)
+    all_save(ranks, 1, 2)
+    assert sum(one.copies.bytes_saved for one in ranks) == 16 * 8 * LAYERS, "nothing is written twice"
+    assert all(one.copies.bytes_saved for one in ranks), "4 objects: each of three ranks has one"
+    for one in ranks:
+        one.wipe()
+        one.copies.load(TransferId(1, 3, 2, 0), Work(1, 2), one.told)
+        one.hear(2)
+        assert one.ended[-1].ok, one.ended[-1].reason
+        for chunk in (1, 2):
+            assert [int(view.unique().item()) for view in one.rows(chunk, 1)] == expected(one, chunk, 2)
+        one.copies.end(1)
+    assert ranks[0].pool.stats()["objects"] == 4
+
+
+def test_all_ranks_are_backed_by_what_the_leader_found(ranks):
+    for one in ranks:
+        one.begin(1)
+    for chunk in (1, 2, 3):
+        all_save(ranks, 1, chunk)
+    backed = ranks[0].begin(2, blocks=OTHERS)
+    assert backed == 20
+    for one in ranks[1:]:
+        start = Start("r", 2, 1, len(PROMPT), PROMPT)
+        assert one.copies.begin(2, start, OTHERS, backed) == backed
+    for one in ranks:
+        one.wipe()
+        one.copies.fill(TransferId(2, 2, 3, 0), Work(1, 1), 8, 16, one.told)
+        one.hear(1)
+        assert [int(view.unique().item()) for view in one.rows(2, 1, OTHERS)] == expected(one, 2, 3)
+        for run in (1, 2):
+            one.copies.end(run)
+
+
+def test_what_a_rank_had_to_save_under_another_name_is_found(ranks):
+    for one in ranks:
+        one.begin(1)
+        one.begin(2, blocks=OTHERS)
+    busy = [one.copies._runs[2].keys[0] for one in ranks][:1]
+    ranks[0].pool.allocate(busy, [BLOCK])  # somebody is writing the prompt's first object just now
+    all_save(ranks, 1, 1)
+    for one in ranks:
+        one.wipe()
+        one.copies.load(TransferId(1, 2, 3, 0), Work(1, 2), one.told)
+        one.hear(1)
+        assert one.ended[-1].ok, one.ended[-1].reason
+        assert [int(view.unique().item()) for view in one.rows(1, 1)] == expected(one, 1, 3)
+        for run in (1, 2):
+            one.copies.end(run)
+    ranks[0].pool.remove(busy)
+
+
+def test_what_another_rank_saved_and_is_gone_is_a_failed_load(ranks):
+    for one in ranks:
+        one.begin(1)
+    all_save([ranks[0], ranks[2]], 1, 1)  # the one between them has failed, and had the second object
+    for one in ranks:
+        one.copies.load(TransferId(1, 2, 1, 0), Work(0, 2), one.told)
+        one.hear(1)
+        assert not one.ended[-1].ok
+        assert "object 2 of run 1, which another rank saved, is not in the pool" in one.ended[-1].reason
+        one.copies.end(1)

@@ -173,7 +173,7 @@ def test_an_option_wins_over_the_file_and_passes_the_keys_rule() -> None:
     assert (s.store.layerwise_num_shared_buffers, s.store.layerwise_independent_layers) == (2, "all")
     assert (s.target.port, s.prefill.max_num_batched_tokens) == (9, 7)
     assert run_settings(None, {"--host-memory": 1.5}).sparse.dram_size_per_dp_GB == 1.5
-    for option, (kind, key) in OPTIONS.items():
+    for option, (kind, key, _) in OPTIONS.items():
         with pytest.raises(ConfigError, match=f"^{option} is "):
             run_settings(None, {option: object()})
         assert key in keys_of(kind)

@@ -40,6 +40,7 @@ SMALL = {
 }  # fmt: skip
 SHAPES = {
     "dense": {"first_k_dense_replace": 4},
+    "lic8": {"lic8": True},
     "experts": {"n_routed_experts": 8, "n_group": 4, "topk_group": 2},
     "no shared expert": {"n_shared_experts": 0, "num_attention_heads": 8, "index_topk": 100},
     "shared indexers": {"model_type": "glm_moe_dsa", "indexer_types": ("full", "shared", "shared")},
@@ -86,7 +87,7 @@ def forward(model, cuts, lengths):
         tokens = greedy(logits)
         out += [hidden, logits, model.draft_step([(t, at, kv) for t, (_, at, kv) in zip(tokens, now, strict=True)], hidden)]
         now = [(token, at + 1, kv) for token, (_, at, kv) in zip(tokens, now, strict=True)]
-    return out + [rows for kv in kvs for rows in (kv.main, kv.index)]
+    return out + [rows for kv in kvs for rows in (kv.main, kv.index, kv.scale)]
 
 
 def check(ranks, size, shape, dtype, cuts, lengths, plant=None):
@@ -114,6 +115,7 @@ CUTS, LENGTHS = st.sets(st.integers(1, 89), max_size=3), st.lists(st.integers(1,
 @given(st.sampled_from([2, 4]), st.sampled_from(list(SHAPES)), st.sampled_from(DTYPES), CUTS, LENGTHS)
 @example(2, "dense", "bfloat16", {64}, [90, 1])
 @example(4, "dense", "float32", {1, 65}, [70])
+@example(2, "lic8", "bfloat16", {30}, [70, 12])
 @example(4, "experts", "bfloat16", {30}, [90, 13, 2, 31, 66, 5, 90, 1, 12])
 @example(2, "experts", "float64", set(), [14])
 @example(4, "no shared expert", "float32", {50}, [80, 3])

@@ -12,19 +12,29 @@ from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Committed, ReadDone, Ready, Start, TransferId, decode, encode
 from tidegate.protocol.prefill import PrefillSession
-from tidegate.protocol.topology import SlotPlan, Topology
+from tidegate.protocol.topology import SlotPlan, Topology, share
 
 
-@given(d_tp=st.integers(1, 8), ratio=st.integers(1, 8), blocks=st.integers(0, 100))
-def test_members_cover_the_indexer_once_and_main_comes_from_one(d_tp: int, ratio: int, blocks: int) -> None:
+@given(d_tp=st.integers(1, 8), ratio=st.integers(1, 8), blocks=st.integers(0, 100), first=st.integers(0, 50))
+def test_members_cover_the_indexer_once_and_main_comes_from_one(d_tp: int, ratio: int, blocks: int, first: int) -> None:
     t = Topology(p_tp=d_tp * ratio, d_tp=d_tp)
     for d_rank in range(d_tp):
         group = t.group(d_rank)
         assert [t.d_rank(p) for p in group] == [d_rank] * ratio
         assert [t.member(p) for p in group] == list(range(ratio))
         assert sorted(b for p in group for b in t.indexer_blocks(p, blocks)) == list(range(blocks))
+        assert sorted(b for p in group for b in t.indexer_blocks(p, blocks, first=first)) == list(range(blocks))
         assert sum(t.sends_main(p) for p in group) == 1
+    assert sorted(b for p in range(t.p_tp) for b in t.main_blocks(p, blocks, first=first)) == list(range(blocks))
+    assert not any(t.main_blocks(p, blocks, first=first) for p in range(t.p_tp) if not t.sends_main(p))
     assert sorted(p for d in range(d_tp) for p in t.group(d)) == list(range(t.p_tp))
+
+
+def test_what_is_left_over_goes_round() -> None:
+    assert [[*share(1, index, 3, first=first)] for first in range(4) for index in range(3)] == [
+        [0], [], [], [], [0], [], [], [], [0], [0], [], [],
+    ]  # fmt: skip
+    assert [[*share(5, index, 2, first=1)] for index in range(2)] == [[3, 4], [0, 1, 2]]
 
 
 @given(d_tp=st.integers(1, 8), dp=st.integers(1, 8))

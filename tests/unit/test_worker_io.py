@@ -24,7 +24,7 @@ def slowly(*args, **kwargs):
 
 worker_io.shutil.rmtree = slowly
 parent = worker_io.Parent()
-parent.watch(lambda: None, sys.argv[1])
+parent.watch(lambda: None, sys.argv[1], server=None)
 parent.say("ready")
 {then}
 """

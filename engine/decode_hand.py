@@ -1,0 +1,121 @@
+"""A Decode rank that is not the leader: its own indexer cache, hot buffers and share of the reads; main KV it maps.
+
+Rules: it decides nothing; it reads what the leader has compared and asks for, into what the leader has given to the attempt and no other
+byte, and tells of each end; it makes the forwards that the leader makes, in its order.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Sequence
+from functools import partial
+
+from tidegate.engine.copying import Faults, Outcome, Work
+from tidegate.engine.decode_checks import region_of
+from tidegate.engine.decode_memory import DecodeMemory, Destination
+from tidegate.engine.decode_peer import peer_name
+from tidegate.engine.decode_rows import DecodeRows
+from tidegate.engine.hand_io import Leader
+from tidegate.engine.hot_buffer import Reader
+from tidegate.engine.owner import Owner
+from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.rank_words import (
+    Connect,
+    Forward,
+    HandWord,
+    Here,
+    LeaderWord,
+    Own,
+    Owned,
+    Read,
+    ReadEnded,
+    Reclaim,
+    Scheduled,
+    Stats,
+    Stop,
+    unpack_leader,
+    unpack_part,
+)  # fmt: skip
+from tidegate.engine.slots import SharedMemory, fetch_memory
+from tidegate.engine.tracing import labels
+
+__all__ = ["DecodeHand"]
+
+
+class DecodeHand(DecodeRows):
+    """memory: as large as the leader's, its main KV the leader's."""
+
+    def __init__(self, leader: Leader, memory: DecodeMemory, *, pull_threads: int = 1, faults: Faults | None = None) -> None:
+        super().__init__(memory, {}, rank=leader.told.rank, ranks=leader.told.size)
+        self._leader, self._pull = leader, ShmPull(threads=pull_threads, faults=faults)
+        self._owned: dict[int, Destination] = {}
+        self._peers: list[SharedMemory] = []
+        self._forwards: queue.SimpleQueue[Sequence[tuple[int, int, int]] | None] = queue.SimpleQueue()
+        self.owner = Owner("decode-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
+                           on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
+
+    def open(self) -> None:
+        """Tell the leader that this rank is ready, and listen."""
+        self._leader.say(Here(self.rank, "", "", os.getpid()))
+        self.owner.start()
+
+    def next_forward(self) -> Sequence[tuple[int, int, int]] | None:
+        """(token, position, attempt) of each row of the next forward; None when it is time to end."""
+        return self._forwards.get()
+
+    def close(self) -> None:
+        """Let every pull end and be told, and give everything back."""
+        self._pull.close()
+        counts = self.memory.hot.counts
+        self._say(Stats({"hits": counts.hits, "misses": counts.misses, "bytes_missed": counts.bytes_loaded}))
+        self.owner.stop()
+        for memory in self._peers:
+            memory.close()
+
+    # ---- the leader's words ----------------------------------------------------------------------------------------
+
+    def _say(self, word: HandWord) -> None:
+        self.owner.post(partial(self._leader.say, word))
+
+    def _frames(self, frames: list[bytes]) -> None:
+        self._take(unpack_leader(frames[0]))
+
+    def _take(self, word: LeaderWord) -> None:
+        match word:
+            case Connect(rank, served):
+                self._peers.append(fetch_memory(served))
+                self._pull.connect(peer_name(rank), self._peers[-1])
+            case Own(attempt, row, blocks, tokens):
+                self._own_it(Destination(attempt, row, blocks, tokens))
+            case Read():
+                self._read(word)
+            case Scheduled(attempt, length):
+                one = self._owned[attempt]
+                self._readers[attempt] = Reader(attempt, one.row, one.blocks, length, layers=self.memory.layers,
+                                                block_size=self.memory.allocator.block_size)  # fmt: skip
+            case Reclaim(attempt):
+                self._reclaim(attempt)
+            case Forward(steps):
+                self._forwards.put(steps)
+            case Stop():
+                self._forwards.put(None)
+
+    def _own_it(self, one: Destination) -> None:
+        self._owned[one.attempt] = one
+        for name, pages in self.memory.pages.items():
+            self._pull.register(region_of(name, one.attempt), pages.memory, pages.spans(one.blocks), name)
+        self._leader.say(Owned(one.attempt))
+
+    def _read(self, word: Read) -> None:
+        def told(outcome: Outcome) -> None:
+            self._say(ReadEnded(word.transfer, word.slot, word.epoch, outcome))
+
+        work = Work(word.slot, word.epoch, labels(word.transfer))
+        self._pull.submit(peer_name(word.transfer.member), [unpack_part(part) for part in word.parts], work, told)
+
+    def _reclaim(self, attempt: int) -> None:
+        for name in self.memory.pages:
+            self._pull.unregister(region_of(name, attempt))
+        self._readers.pop(attempt, None)
+        self.memory.poison_own(self._owned.pop(attempt))

@@ -1,0 +1,37 @@
+"""The process of a Decode rank that is not the leader (`decode_worker` is that one's)."""
+
+from __future__ import annotations
+
+from tidegate.engine.config import RunConfig
+from tidegate.engine.decode_hand import DecodeHand
+from tidegate.engine.decode_kv import AttemptBatch
+from tidegate.engine.decode_steps import decode_memory, meet
+from tidegate.engine.faults import Injector
+from tidegate.engine.hand_io import Leader, run_hand
+from tidegate.engine.model import GlooRanks
+
+__all__ = ["main"]
+
+
+def serve(leader: Leader) -> None:
+    """Make the forwards that the leader makes, until it says stop."""
+    told, config = leader.told, leader.config(RunConfig)
+    model = config.load_model(GlooRanks(told.meeting, rank=told.rank, size=told.size))
+    memory = decode_memory(config, model.config, {name: int(file) for name, file in told.more.items()})
+    hand = DecodeHand(leader, memory, pull_threads=config.pull_threads, faults=Injector(config.decode_faults).copies())
+    hand.open()
+    while (steps := hand.next_forward()) is not None:
+        model.decode_hidden(AttemptBatch(hand, steps))
+        meet(model.group, hand)
+    hand.close()
+    model.group.close()
+    leader.left()
+
+
+def main() -> None:
+    """Entry of the process: `HandConfig` on standard input."""
+    run_hand("decode", serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The process of a Prefill rank that is not the leader (`prefill_worker` is that one's)."""
+
+from __future__ import annotations
+
+from tidegate.engine.config import RunConfig
+from tidegate.engine.faults import Injector
+from tidegate.engine.hand_io import Leader, run_hand
+from tidegate.engine.model import GlooRanks
+from tidegate.engine.prefill_engine import layer_memory
+from tidegate.engine.prefill_hand import PrefillHand
+from tidegate.engine.prefill_parts import RunOver
+from tidegate.engine.prefill_steps import compute_run
+
+__all__ = ["main"]
+
+
+def serve(leader: Leader) -> None:
+    """Compute what the leader begins, until it says stop."""
+    told, config = leader.told, leader.config(RunConfig)
+    model = config.load_model(GlooRanks(told.meeting, rank=told.rank, size=told.size))
+    faults = Injector(config.prefill_faults)
+    hand = PrefillHand(
+        leader, layer_memory(config.slot_layout()), plan=config.plan(), chunk_tokens=config.chunk,
+        folder=told.more["pool"], extents=config.pool_objects, pin_seconds=config.pin_seconds, model=told.more["model"],
+        faults=faults.copies(),
+    )  # fmt: skip
+    hand.open()
+    while (run := hand.next_run()) is not None:
+        try:
+            compute_run(hand, model, run, faults, lambda chunk: None)
+        except RunOver:
+            continue  # the leader has told whoever waits
+    hand.close()
+    model.group.close()
+    leader.left()
+
+
+def main() -> None:
+    """Entry of the process: `HandConfig` on standard input."""
+    run_hand("prefill", serve)
+
+
+if __name__ == "__main__":
+    main()
