@@ -80,9 +80,8 @@ class Bounds:
 
     def sends(self, member: int) -> frozenset[int]:
         """The parts that a member sends (`Sends` of the model)."""
-        topology = Topology(p_tp=self.members)
-        share = {block + 1 for block in topology.indexer_blocks(member, self.indexer_blocks)}
-        return frozenset(share | ({0} if topology.sends_main(member) else set()))
+        first, end = (self.indexer_blocks * m // self.members for m in (member, member + 1))
+        return frozenset({*range(first + 1, end + 1), *({0} if Topology(p_tp=self.members).sends_main(member) else ())})
 
     def chunks_of(self, attempt: int) -> int:
         return self.prompts[min(attempt, len(self.prompts)) - 1] if self.prompts else self.chunks

@@ -55,7 +55,7 @@ def test_memory_stays_flat() -> None:
     sizes: list[int] = []
 
     def told(out: Outcome) -> None:
-        if out.worlds % 100 == 0:
+        if out.worlds % 60 == 0:
             gc.collect()
             sizes.append(len(gc.get_objects()))
 

@@ -114,9 +114,9 @@ class NamesAnEarlierStep(Teller):
     """Keeps one list for a run: later chunks name the first one's."""
 
     def of(self, ready: Ready, ids: Any, *, again: bool) -> tuple[Ready, Blocks | None]:
-        for (run, _), blocks in list(self._steps.items()):
-            if run == ready.transfer.run:
-                self._steps[run, ready.transfer.chunk] = blocks
+        of_run = self._steps.get(ready.transfer.run, {})
+        for (_, member), blocks in list(of_run.items()):
+            of_run[ready.transfer.chunk, member] = blocks
         return super().of(ready, ids, again=again)
 
 
