@@ -12,6 +12,7 @@ from transitions import MachineError
 from tidegate.engine.phase_table import PHASES
 from tidegate.engine.phases import phase_machine, phase_of
 from tidegate.protocol.machines import contributor_group as CG
+from tidegate.protocol.machines import step_agreement as SA
 from tidegate.protocol.machines import transfer as TR
 from tidegate.spec import draw
 from tidegate.spec.edges import machines
@@ -20,7 +21,7 @@ from tidegate.spec.paths import root
 from tidegate.spec.values import to_python
 
 GRAPHS = root() / "tla" / "graphs"
-FIRST = {"ContributorGroup": CG.Initial(frozenset(("m0", "m1")))}
+FIRST = {"ContributorGroup": CG.Initial(frozenset(("m0", "m1"))), "StepAgreement": SA.Initial(frozenset(("m0", "m1")))}
 
 
 def moves(name):
