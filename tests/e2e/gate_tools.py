@@ -106,7 +106,7 @@ class AsTheEngine(World):
     for one thread computes; and its leases are those of transfers for which READY is still worth repeating."""
 
     def worker(self) -> Iterator[Label]:
-        every, going = self.running, (r for r in self.running if self.prefill.runs[r].phase == "running")
+        every, going = self.running, (r for r in self.running if self.prefill.runs[r[1]].phase == "running")
         self.running = dict.fromkeys(list(going)[:1])
         labels = list(super().worker())
         self.running = every

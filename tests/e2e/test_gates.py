@@ -54,7 +54,7 @@ NEVER_ASKED = {"PhysicalBuffer.CanWrite#2": "retry", "Transfer.CanRevoke#1": "le
 computes in one thread, run after run, and keeps leases of held transfers only, so it asks neither where it would say no."""
 RECORD_ONLY = ("Transfer.CanFail#1",)
 """Without it a verdict changes its name after its end; every message, effect and byte stays the same, so no run can show it."""
-IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys()
+IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys() | {"ContributorGroup.CanSucceed#1"}
 """Defence in depth: at one rank a side nothing can tell whether they are there; tla/mutants.toml has the reason of each."""
 
 
