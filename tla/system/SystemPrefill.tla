@@ -19,10 +19,10 @@ EXTENDS SystemState
 \* The leader decides in which order runs take a gate.  Were each rank to choose, two could take theirs for different runs, and each
 \* wait for the other for ever.
 Follows(m, r, c, l) ==
-    \/ m = Leader
-    \/ LET p == runs[Leader][r]  s == slots[Leader][GateOf(r, l)] IN
-       p.chunk = c /\ p.layer = l /\ s.owner = r /\ s.phase \in {"loading", "computing"}
-    \/ transfers[<<r, c, l, Leader>>].phase # "idle"
+    IF m = Leader THEN TRUE ELSE
+    LET p == runs[Leader][r]  s == slots[Leader][GateOf(r, l)] IN
+    IF p.chunk = c /\ p.layer = l THEN s.owner = r /\ s.phase \in {"loading", "computing"}
+                                  ELSE transfers[<<r, c, l, Leader>>].phase # "idle"
 
 \* Member m takes the slot for the next layer of run r; the load, if one is due, begins.
 Claim(m, r) ==
