@@ -16,20 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.engine.phase_table import PHASES
+from tidegate.protocol.phase import phase_of
 
-__all__ = ["Life", "phase_machine", "phase_of"]
-
-
-def phase_of(state: Any) -> str:
-    """The phase of a machine's state; what stands for it in Binding, StepAgreement and ContributorGroup, which have none."""
-    if hasattr(state, "phase"):
-        return str(state.phase)
-    if hasattr(state, "run"):
-        return "bound" if state.run else "unbound"
-    if hasattr(state, "entered"):
-        return "entered" if state.entered else "all ready" if state.ready == state.members else "waiting"
-    ended = state.done | state.failed
-    return "failed" if state.failed else "succeeded" if ended == state.members else "waiting"
+__all__ = ["Life", "phase_machine"]
 
 
 class Life:

@@ -18,6 +18,7 @@ from typing import Any
 
 import networkx as nx
 
+from tidegate.protocol.phase import phase_of
 from tidegate.spec import gen, museum_page, sany
 from tidegate.spec.comments import header
 from tidegate.spec.graph import cfg_constants, machine_graph
@@ -62,7 +63,7 @@ def phase_table() -> str:
         module, config = _module(target), _config(source)
         moves = phase_edges(reachable(module, config), module)
         rows = sorted((op, a, b) for (a, b), ops in moves.items() for op in ops)
-        lines += [f'    "{source.stem}": ("{phase(initial(module, config))}", (']
+        lines += [f'    "{source.stem}": ("{phase_of(initial(module, config))}", (']
         lines += [f'        ("{op}", "{a}", "{b}"),' for op, a, b in rows]
         lines += ["    )),"]
     return "\n".join([*lines, "}  # fmt: skip", '"""Machine -> its first phase, and every (event, phase, phase after it)."""', ""])
@@ -72,7 +73,7 @@ def picture(source: Path, target: Path) -> str:
     """A machine's diagram as SVG."""
     module, config = _module(target), _config(source)
     moves = phase_edges(reachable(module, config), module)
-    return stamp(state_svg(moves, phase(initial(module, config)), source.stem), f"tla/machines/{source.name}", source, config)
+    return stamp(state_svg(moves, phase_of(initial(module, config)), source.stem), f"tla/machines/{source.name}", source, config)
 
 
 def stamp(svg: str, name: str, *sources: Path) -> str:
@@ -122,22 +123,10 @@ def _parameters(module: ModuleType) -> list[str]:
 def phase_edges(graph: nx.MultiDiGraph, module: ModuleType) -> dict[tuple[str, str], set[str]]:
     """(phase, phase) -> names of the events that lead from one to the other; one phase if the state has none."""
     out: dict[tuple[str, str], set[str]] = defaultdict(set)
-    phases = {node: phase(to_python(node, module)) for node in graph}
+    phases = {node: phase_of(to_python(node, module)) for node in graph}
     for a, b, event in graph.edges(keys=True):
         out[phases[a], phases[b]].add(to_python(event, module).op)
     return out
-
-
-def phase(state: Any) -> str:
-    """The state's phase; what stands for it in the machines that have none."""
-    if hasattr(state, "phase"):
-        return str(state.phase)
-    if hasattr(state, "run"):
-        return "bound" if state.run else "unbound"
-    if hasattr(state, "entered"):
-        return "entered" if state.entered else "all ready" if state.ready == state.members else "waiting"
-    ended = state.done | state.failed
-    return "failed" if state.failed else "succeeded" if ended == state.members else "waiting"
 
 
 def guard_table(source: Path) -> list[str]:

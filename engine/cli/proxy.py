@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tidegate.engine.cli.serving import Drain, serve
+
 
 def command(
     port: Annotated[int, typer.Option(help="HTTP port; 0: any free one.")] = 8000,
@@ -13,7 +15,7 @@ def command(
     decode: Annotated[list[str] | None, typer.Option(help="URL of a Decode; give one for each. Others may join.")] = None,
     max_retries: Annotated[int, typer.Option(help="Further tries of a request between the servers.")] = 3,
     retry_delay: Annotated[float, typer.Option(help="Seconds before the first of them; doubles each time.")] = 0.1,
-    drain: Annotated[float, typer.Option(help="Seconds that requests may take to end after SIGTERM.")] = 60.0,
+    drain: Drain = 60.0,
 ) -> None:
     """Take completions of clients, have a Decode answer them and, when it asks for it, a Prefill compute the prompt.
 
@@ -21,7 +23,6 @@ def command(
 
     Example: `tidegate proxy --port 8000 --prefill http://127.0.0.1:8100 --decode http://127.0.0.1:8200`
     """
-    from tidegate.engine.cli.serving import serve
     from tidegate.engine.http.proxy import ProxyConfig
     from tidegate.engine.proxy_worker import serve as serve_proxy
     from tidegate.engine.server_options import checked_urls

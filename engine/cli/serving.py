@@ -1,20 +1,46 @@
-"""What the three server verbs do alike: read the configuration, serve, and end with a code that means something."""
+"""What the three server verbs have alike: their options, reading the configuration, serving, ending with a code that means something."""
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from tidegate.engine.standing import Standing
 
+__all__ = [
+    "Concurrency",
+    "Config",
+    "Drain",
+    "HttpPort",
+    "Layers",
+    "MaxPrompt",
+    "ModelFolder",
+    "NewTokens",
+    "ProxyUrl",
+    "Seed",
+    "Trace",
+    "serve",
+]
+
 T = TypeVar("T")
-__all__ = ["serve"]
+Config = Annotated[Path | None, typer.Option(help="JSON file of both instances (docs/configuration.md). Default: the demo.")]
+ModelFolder = Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")]
+Layers = Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")]
+MaxPrompt = Annotated[int, typer.Option(help="Tokens of the longest prompt; the same on both sides.")]
+NewTokens = Annotated[int, typer.Option(help="The most tokens that a request may ask for; the same on both sides.")]
+Concurrency = Annotated[int, typer.Option(help="Requests at once, where the file has no max_num_seqs; the same on both sides.")]
+HttpPort = Annotated[int, typer.Option(help="HTTP port; 0: any free one.")]
+ProxyUrl = Annotated[str, typer.Option(help="URL of a running proxy to join, and to leave at the end.")]
+Drain = Annotated[float, typer.Option(help="Seconds that requests may take to end after SIGTERM.")]
+Trace = Annotated[Path | None, typer.Option(help="Write this server's trace into this folder.")]
 
 
 def serve(
@@ -30,8 +56,8 @@ def serve(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         joined = checked_urls("--proxy", [proxy])[0] if proxy else ""
-        if drain < 0:
-            raise ConfigError(f"--drain is {drain} s: 0 (cancel what is under way) or more")
+        if not 0 <= drain < math.inf:
+            raise ConfigError(f"--drain is {drain} s: 0 (cancel what is under way) or more, and finite")
         if trace is not None:
             trace.mkdir(parents=True, exist_ok=True)
         config = make(str(trace or ""))
