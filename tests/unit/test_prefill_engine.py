@@ -4,115 +4,19 @@ becomes of runs that fail."""
 import queue
 import threading
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
-import zmq
-from embed_decode import BLOCK, CHUNK, LAYERS, WIDTHS, Inbox, pattern
+from embed_decode import CHUNK, LAYERS, WIDTHS
+from prefill_tools import LONG, compute_stream, opened
 
 from tidegate.engine.config import FaultSpec
 from tidegate.engine.copying import Fault, Outcome
 from tidegate.engine.faults import Injector
-from tidegate.engine.pool_local import LocalPool
-from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, RunOver, layer_memory
-from tidegate.engine.prefill_link import DirectLink
 from tidegate.engine.slot_layout import plan_layout
-from tidegate.engine.streams import CpuStream
 from tidegate.protocol.messages import Abort, TransferId
 from tidegate.protocol.topology import SlotPlan
-
-LONG = 130  # three chunks
-
-
-class Rig:
-    """An engine, and the Decode side that checks what it pulls.  run/attention: what to do after a layer's rows are written."""
-
-    def __init__(self, folder, *, buffers=2, blocks=20, extents=40, copy_faults=None, read_faults=None, style="plain", **options):
-        self.plan = SlotPlan.make(layers=LAYERS, independent=frozenset({1}), buffers=buffers)
-        slots = [self.plan.slot_of(layer) for layer in range(1, LAYERS + 1)]
-        self.memory = layer_memory(plan_layout(slots, WIDTHS, "int8", blocks=blocks, block_size=BLOCK))
-        self.said, self.style, self.attention = queue.SimpleQueue(), style, lambda layer, chunk: None
-        self.computed = 0  # rows
-        self.compute = options.get("compute")
-        self.engine = engine = PrefillEngine(
-            self.memory, plan=self.plan, chunk_tokens=CHUNK, resend_seconds=0.2, say=self.said.put,
-            on_crash=lambda error: self.said.put(repr(error)), **({"poison": True} | options),
-        )  # fmt: skip
-        self.pool = LocalPool(extent_layout(self.memory.layout), extents, folder=folder, faults=copy_faults)
-        self.copies = PoolCopies(self.pool, self.memory, span=engine.core.span, post=engine.owner.post)
-        self.inbox, self.context = Inbox(faults=read_faults), zmq.Context()
-        engine.attach(copies=self.copies, links=DirectLink(engine.owner, self.context, self.inbox.port, engine.hello, engine.core))
-        engine.open()
-
-    def close(self):
-        self.inbox.close()
-        stats = self.engine.close()
-        self.memory.close()
-        self.context.term()
-        return stats
-
-    def outcome(self):
-        return self.inbox.outcomes.get(timeout=20)
-
-    def hears(self, text):
-        """Wait until the engine has said it."""
-        while text not in self.said.get(timeout=10):
-            pass
-
-    def write(self, place, layer, step):
-        self.computed += step.end - step.begin
-        for name, view in place.views.items():
-            rows = pattern(layer, step.begin, step.end, WIDTHS[name])
-            for token in range(step.begin, step.end):
-                view[place.blocks[token // BLOCK], token % BLOCK] = rows[token - step.begin]
-
-    def attend(self, place, layer, step):
-        self.attention(layer, step.chunk)
-        for name, view in place.views.items():
-            rows = torch.stack([view[place.blocks[token // BLOCK], token % BLOCK] for token in range(step.end)])
-            assert torch.equal(rows, pattern(layer, 0, step.end, WIDTHS[name])), f"chunk {step.chunk} layer {layer} {name}"
-
-    def layer(self, layer, step):
-        engine, place = self.engine, self.engine.wait_for_layer(layer)
-        work = [(self.write, "write"), (self.attend, "attend")]
-        for number, (what, name) in enumerate(work):
-            if self.compute is None:
-                what(place, layer, step)
-            else:
-                self.compute.run(lambda what=what: what(place, layer, step), name)
-            if (number == 0) == (self.style == "plain"):
-                engine.kv_written(layer)
-        engine.layer_done(layer)
-
-    def prefill(self, run):
-        for chunk in range(1, run.chunks + 1):
-            step = self.engine.start(run, chunk)
-            if step.begin == step.end:
-                self.engine.copy_step()
-                continue
-            for layer in range(LAYERS):
-                self.layer(layer, step)
-
-
-@contextmanager
-def opened(folder, **options):
-    rig = Rig(folder, **options)
-    try:
-        yield rig
-    finally:
-        rig.stats = rig.close()
-
-
-@contextmanager
-def compute_stream(delay=None):
-    stream = CpuStream("compute", delay=delay)
-    try:
-        yield stream
-        stream.synchronize()
-    finally:
-        stream.close()
 
 
 @pytest.mark.parametrize(("style", "prefetch"), [("plain", 1), ("plain", 0), ("together", 1), ("together", 0)])
@@ -206,115 +110,6 @@ def test_poison_shows_a_load_that_moved_nothing(tmp_path, poison):
         with pytest.raises(AssertionError, match="chunk 2 layer 1 main"):
             rig.prefill(run)
         assert all((view[run.blocks[0]] == -1).all() for view in [rig.memory.view(rig.plan.slot_of(2), "main")])
-
-
-class Backed(PoolCopies):
-    """Has the first `tokens` tokens of every prompt; a fill of `bad` (chunk, layer) fails."""
-
-    def __init__(self, *arguments, tokens, blocks, bad=None, **options):
-        super().__init__(*arguments, **options)
-        self.blocks = blocks
-        self.tokens, self.bad, self.ended, self.stream = tokens, bad, [], CpuStream("fills")
-
-    def begin(self, run, start, blocks):
-        super().begin(run, start, blocks)
-        return min(self.tokens, start.tokens - 1)
-
-    def fill(self, step, work, first, end, on_end):
-        views = self.memory.token_views(work.slot, self.blocks.holding(step.run, first, end), first, end)
-        counts = [len(view) for view in views[: len(views) // 2]]
-        rows = [piece for width in WIDTHS.values() for piece in pattern(step.layer - 1, first, end, width).split(counts)]
-        ok = (step.chunk, step.layer) != self.bad
-
-        def copy():
-            for view, piece in zip(views, rows, strict=True):
-                view.copy_(piece)
-            self._post(lambda: on_end(step, Outcome(ok, True, "" if ok else "no such object", seconds=0.01)))
-
-        self.stream.run(copy)
-
-    def end(self, run):
-        self.ended.append(run)
-        super().end(run)
-
-    def drain(self):
-        self.stream.close()
-        super().drain()
-
-
-def backed(rig, **options):
-    core, owner = rig.engine.core, rig.engine.owner
-    copies = Backed(rig.pool, rig.memory, blocks=rig.engine.blocks, span=core.span, post=owner.post, **options)
-    rig.engine.attach(copies=copies, links=rig.engine.core.links)
-    return copies
-
-
-@pytest.mark.parametrize("tokens", [16, 48, 64, 96, 200])
-def test_what_the_pool_has_is_copied_and_not_computed(tmp_path, tokens):
-    with opened(tmp_path / "pool") as rig:
-        copies = backed(rig, tokens=tokens)
-        rig.inbox.ask("a", LONG)
-        run = rig.engine.next_run()
-        rig.prefill(run)
-        assert rig.outcome() == ("a", "")
-        assert rig.computed == (LONG - min(tokens, LONG - 1)) * LAYERS
-    assert copies.ended == [run.nonce]
-    assert rig.stats["slots_free"] == 3
-
-
-def test_a_run_whose_backing_fails_is_given_up_and_the_next_one_goes_on(tmp_path):
-    with opened(tmp_path / "pool") as rig:
-        backed(rig, tokens=64, bad=(2, 3))
-        rig.inbox.ask("a", LONG)
-        run = rig.engine.next_run()
-        with pytest.raises(RunOver, match=f"run {run.nonce} chunk 2 layer 2: no such object"):
-            rig.prefill(run)
-        rig.hears("waits for Decode to give it up")
-        assert rig.inbox.engine.abort(next(iter(rig.inbox.asked)), "too slow")
-        assert rig.outcome() == ("a", "too slow")
-        rig.engine.core.copies.bad = None
-        rig.inbox.ask("b", LONG)
-        rig.prefill(rig.engine.next_run())
-        assert rig.outcome() == ("b", "")
-    assert rig.stats["slots_free"] == 3
-
-
-def test_a_run_that_fails_between_claim_and_fill_is_over(tmp_path):
-    """What it had pinned has been given up, so nothing may be copied for it any more."""
-    with opened(tmp_path / "pool") as rig:
-        copies, core = backed(rig, tokens=64), rig.engine.core
-        fill, asked = core.fill, []
-
-        def late(step, at, first, end):
-            if step.layer == 2:
-                start = core.session.starts[step.run]
-                core.execute(core.receive(Abort(start.request, start.attempt, "too slow")))
-            asked.append(step.layer)
-            filled = fill(step, at, first, end)
-            asked.append("filled")
-            return filled
-
-        core.fill = late
-        rig.inbox.ask("a", LONG)
-        run = rig.engine.next_run()
-        with pytest.raises(RunOver, match=f"run {run.nonce} is failed"):
-            rig.prefill(run)
-        assert asked == [1, "filled", 2]
-        assert copies.ended == [run.nonce]
-        core.fill = fill
-        rig.inbox.ask("b", LONG)
-        rig.prefill(rig.engine.next_run())
-    assert rig.stats["slots_free"] == 3
-
-
-def test_a_step_that_is_to_be_computed_is_not_copied(tmp_path):
-    with opened(tmp_path / "pool") as rig:
-        backed(rig, tokens=16)
-        rig.inbox.ask("a", CHUNK)
-        run = rig.engine.next_run()
-        rig.engine.start(run, 1)
-        with pytest.raises(ValueError, match=r"tokens 16\.\.48 of run \d+ chunk 1 layer 0 are in no pool: compute them"):
-            rig.engine.copy_step()
 
 
 def test_a_failed_run_says_so_and_leaves_nothing_behind(tmp_path):
