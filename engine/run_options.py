@@ -62,6 +62,7 @@ OPTIONS = {
     "--kv-dtype": Option(Instance, "dtype"),
     "--device": Option(Instance, "device"),
     "--deadline": Option(Instance, "deadline_seconds"),
+    "--concurrency": Option(Instance, "max_num_seqs", ("decode",)),
     "--p-tp": Option(Instance, "tensor_parallel_size", ("prefill",)),
     "--d-tp": Option(Instance, "tensor_parallel_size", ("decode",)),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),

@@ -34,6 +34,7 @@ def command(
     hot_buffer: Annotated[int | None, typer.Option(help="Rows of a layer's hot buffer; at least index_topk. [demo: 128]")] = None,
     host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Requests at once on Decode; the others wait. [demo: all]")] = None,
     p_tp: Annotated[int | None, typer.Option("--p-tp", help="Ranks of Prefill, a process each; a multiple of Decode's. [demo: 1]")] = None,
     d_tp: Annotated[int | None, typer.Option("--d-tp", help="Ranks of Decode, a process each. [demo: 1]")] = None,
     deadline: Annotated[
@@ -72,7 +73,7 @@ def command(
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
-        "--p-tp": p_tp, "--d-tp": d_tp,
+        "--p-tp": p_tp, "--d-tp": d_tp, "--concurrency": concurrency,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
