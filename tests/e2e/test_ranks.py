@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pair_tools import config, run
+from pair_tools import config, mutated, run, slow
 
 from tidegate.engine.config import FaultSpec, RunConfig
 from tidegate.engine.pair import PairError, run_pair
+from tidegate.spec import gen
+from tidegate.spec.paths import root
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 SHORT_PAIRS = [(2, 1), (2, 2)]
@@ -117,3 +119,15 @@ def test_a_fault_at_some_rank_fails_its_request_alone(name: str) -> None:
     assert why in result.results[0].text
     assert compared[1].equal
     assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
+
+
+def test_planted_without_the_agreement_a_step_is_entered_that_a_rank_may_not_write() -> None:
+    """A slow save keeps a gate shut; a leader that does not ask for the ranks' agreement goes on, and the gate's own machine refuses it."""
+    source = (root() / "tla/machines/StepAgreement.tla").read_text()
+    asked = "CanEnter(s) == s.entered # {} \\/ s.ready = s.members"
+    assert asked in source
+    unasked = gen.compile_text("StepAgreement", source.replace(asked, "CanEnter(s) == TRUE"))
+    c = config(p_tp=2, prefill_faults=(slow("save", 0.5, layer=1, chunk=1),))
+    assert all(one.equal for one in run(c)[1])
+    with pytest.raises(PairError, match=r"Write by .* is refused: slot \d+ is not this run's to write"):
+        run_pair(c, prefill_argv=mutated("prefill", "step_agreement", unasked), timeout=60)
