@@ -75,6 +75,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_prompt: int = 0  # tokens to set memory aside for; 0: the longest of requests
     max_waiting: int = 256  # prompts that may wait for memory on Decode, or be open on Prefill
     concurrency: int = 2
+    prefill_lanes: int = 1  # requests that Prefill computes side by side; 1: one after the other
+    step_tokens: int = 0  # that it computes in one step of several requests; 0: those of a chunk
     p_tp: int = 1  # ranks of Prefill, a multiple of
     d_tp: int = 1  # those of Decode
     pull_threads: int = 2
@@ -252,6 +254,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.p_tp == self.d_tp == 1 or not self.trace,
              f"tensor_parallel_size is {self.p_tp} on Prefill and {self.d_tp} on Decode: the trace of several ranks is not "
              "recorded in this release; leave --trace out, or run one rank"),
+            (self.prefill_lanes >= 1, f"max_num_seqs is {self.prefill_lanes} on Prefill: at least one request is computed at a time"),
+            (self.step_tokens == 0 or self.step_tokens >= self.chunk,
+             f"step_tokens is {self.step_tokens}: a step holds a chunk of {self.chunk} tokens at least"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),

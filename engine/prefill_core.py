@@ -1,9 +1,9 @@
 """The owner's side of a Prefill rank: `PrefillSession` decides, this module executes what it says; one thread.
 
-Rules: only the owner's thread calls anything here; a slot is claimed for whoever waits for it, or ahead of need for the run that
-wrote last, and for nobody else; a run has its blocks before it is given to the computing thread, and until it is over and each of
-its reads has its verdict; a slot that has become free is poisoned, if that is asked for, before anyone can claim it; copies run
-elsewhere and only post their end.
+Rules: only the owner's thread calls anything here; a slot is claimed for the runs whose steps are waited for, or ahead of need for those
+that wrote last, and for nobody else; a run has its room before it is given to the computing thread, and as long as `Places` says; what
+has become free is poisoned, if that is asked for, before anyone can claim it; copies run elsewhere and only post their end; what is asked
+of several runs is answered for each: one that is over concerns no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -21,7 +21,8 @@ from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
-from tidegate.engine.prefill_waits import Poison, Waiter, Waits, poison_slot
+from tidegate.engine.prefill_places import Places
+from tidegate.engine.prefill_waits import Found, Poison, Waiter, Waits, poison_slot
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
@@ -34,13 +35,13 @@ __all__ = ["PrefillCore"]
 
 
 class PrefillCore:
-    """Session, blocks and memory of one rank, or the sessions of all ranks and the memory of the leader.  ahead: claim a run's next slot
-    as soon as its last step is written; say: told of progress, in words.
+    """Session, blocks and memory of one rank, or the sessions of all ranks and the memory of the leader.  apart: each run in a lane of
+    its own (`Places`); ahead: claim a run's next slot as soon as its last step is written; say: told of progress, in words.
     """
 
     def __init__(
         self, session: PrefillSession | PrefillGroup, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
-        resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None],
+        resend_seconds: float, poison: bool, apart: bool, ahead: bool, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
         self.read_lease, self.resend_seconds, self._can_go_ahead = read_lease, resend_seconds, ahead
@@ -52,22 +53,22 @@ class PrefillCore:
         self.failed_blocks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.times = Times()
         self.waits = Waits(session, self.times)
-        self._ahead = 0
+        self.places = Places(session, blocks, apart=apart, say=say)
+        self._ahead: dict[int, None] = {}  # runs whose next step is to be claimed ahead, first come first
         self._due: deque[Effect] = deque()  # decided, and still to be carried out
-        self.open: dict[TransferId, Claimed] = {}  # the step ahead, once it may be written; the computing thread takes it out
-        self._over: set[int] = set()  # runs that have ended and still have their blocks
-        self._queued: set[int] = set()  # runs that have no blocks yet
-        self._told: set[int] = set()  # of those, the ones whose wait has been explained
+        self.open: dict[TransferId, Claimed] = {}  # steps ahead, once they may be written; the computing thread takes them out
         self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
         self._saving: dict[TransferId, list[threading.Event]] = {}
-        self.poisons = [Poison(session, partial(poison_slot, memory))] if poison else []
-        self._poison()
+        self.poisons = [Poison(session, self._fill_free)] if poison else []
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
         """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
         size = self.session.chunk_tokens
         return (chunk - 1) * size, min(chunk * size, self.session.starts[run].tokens)
+
+    def _fill_free(self, slot: int, lane: int) -> None:
+        poison_slot(self.memory, slot, self.places.in_lane(lane))
 
     def _poison(self) -> None:
         for poison in self.poisons:
@@ -75,25 +76,21 @@ class PrefillCore:
 
     # ---- for the computing thread, through the owner ---------------------------------------------------------------
 
-    def expects(self, run: int) -> TransferId:
-        """The step that `run` has to compute next; RunOver if it has failed."""
-        if self.session.runs[run].phase != "running":
-            raise self._over_now(run)
-        return self.session.step_of(run)
+    def expects(self, run: int) -> TransferId | RunOver:
+        """The step that `run` has to compute next, or why it is over."""
+        return self.session.step_of(run) if self.session.runs[run].phase == "running" else self.over_now(run)
 
-    def claim(self, step: TransferId) -> Claimed | Waiter:
-        """Where `step` may be written, or who will be told; RunOver if its run has failed."""
+    def claim(self, *steps: TransferId, enough: int = 0) -> Waiter:
+        """Who waits will be told where `steps` may be written; enough: when that is known of so many of them, 0 for all."""
         self._poison()
-        if not self._goes_on(step):
-            return self.waits.begin(step)
-        self._need_writable(step)
-        self.open.pop(step, None)
-        return self._claimed(step)
+        return self.waits.begin(steps, enough or len(steps), self._found)
 
-    def _found(self, step: TransferId) -> Claimed | None:
-        """As `claim`, for one who has waited; None for a run that is over."""
+    def _found(self, step: TransferId) -> Found | None:
+        """Where `step` may be written, once it may; or that its run is over."""
+        if not self._goes_on(step):
+            return None
         self.open.pop(step, None)
-        return self._claimed(step) if self._is_writable(step) else None
+        return self._claimed(step) if self.is_writable(step) else self.over_now(step.run)
 
     def _claimed(self, step: TransferId) -> Claimed:
         gate = self.session.gate_of(step)
@@ -121,57 +118,72 @@ class PrefillCore:
         self.copies.fill(step, Work(*at, labels(step)), first, end, ended)
         return filled
 
-    def written(self, step: TransferId) -> None:
-        """The rows of `step` are in its slot: publish and save them; RunOver if its run has failed.
+    def written(self, *steps: TransferId) -> dict[TransferId, RunOver]:
+        """The rows of `steps` are in their slots: publish and save them, but for those returned, whose run has failed.
 
-        The gate is shut when this returns; what follows from that is carried out next, while the computing thread goes on.
+        The gates are shut when this returns; what follows from that is carried out next, while the computing thread goes on.
         """
-        self._need_writable(step)
-        self._due.extend(self.session.write(step.run))
-        self._ahead = step.run if self._can_go_ahead else 0
+        over: dict[TransferId, RunOver] = {}
+        for step in steps:
+            if self.is_writable(step):
+                self._due.extend(self.session.write(step.run))
+                if self._can_go_ahead:
+                    self._ahead[step.run] = None
+            else:
+                over[step] = self.over_now(step.run)
         self._go_ahead()
+        return over
 
-    def attended(self, step: TransferId) -> None:
-        """Its attention needs the slot no more; also of a run that has failed meanwhile."""
-        self.execute(self.session.layer_done(step))
+    def attended(self, *steps: TransferId) -> None:
+        """Their attention needs the slots no more; also of a run that has failed meanwhile."""
+        for step in steps:
+            self.execute(self.session.layer_done(step))
 
     def give_up(self) -> None:
         """The owner's thread has failed: whoever waits for anything goes on, and will hear of that when it asks."""
-        self.waits.end(lambda step: True, lambda step: None)
+        self.waits.give_up()
         for events in self._saving.values():
             for event in events:
                 event.set()
         self.ready_runs.put(None)
 
-    def saved(self, run: int, chunk: int) -> list[threading.Event]:
-        """One event for each save of the chunk that is under way."""
+    def saved(self, chunks: Sequence[tuple[int, int]]) -> list[threading.Event]:
+        """One event for each save of `chunks`, (run, chunk) each, that is under way."""
         self.execute([])
         found = []
         for step, events in self._saving.items():
-            if (step.run, step.chunk) == (run, chunk):
+            if (step.run, step.chunk) in chunks:
                 events.append(threading.Event())
                 found.append(events[-1])
         return found
 
     def _need_writable(self, step: TransferId) -> None:
-        if not self._is_writable(step):
-            raise self._over_now(step.run)
+        if not self.is_writable(step):
+            raise self.over_now(step.run)
 
-    def _is_writable(self, step: TransferId) -> bool:
+    def is_writable(self, step: TransferId) -> bool:
+        """May the rows of `step` be computed and written now?"""
         return self.session.step_of(step.run) == step and self.session.can_write(step.run)
 
-    def _over_now(self, run: int) -> RunOver:
+    def over_now(self, run: int) -> RunOver:
+        """That `run` is over, and why."""
         return RunOver(f"run {run} is {self.session.runs[run].phase}: {'; '.join(self.session.story[-2:])}")
 
     # ---- effects and messages --------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> list[Effect]:
         """What a Decode said; RemoteProtocolError if it may not be heard, and nothing has changed."""
-        if isinstance(message, Start) and not self.blocks.can_ever_hold(message.tokens):
+        if not isinstance(message, Start):
+            return self.session.receive(message)
+        if not self.blocks.can_ever_hold(message.tokens):
             raise RemoteProtocolError(
                 f"a prompt of {message.tokens} tokens: all {self.blocks.blocks} blocks of {self.blocks.block_size} cannot hold it",
                 machine="blocks", state=self.blocks.free, event=message.request)  # fmt: skip
-        return self.session.receive(message)
+        effects = self.session.receive(message, lane=(lane := self.places.lane()))
+        for effect in effects:
+            if isinstance(effect, RunStarted):
+                self.places.take(effect.run, lane)
+        return effects
 
     def execute(self, effects: list[Effect]) -> None:
         """Carry out `effects`, after all that are due from before."""
@@ -184,8 +196,7 @@ class PrefillCore:
             case Send(message):
                 self._send(message)
             case RunStarted(run, start):
-                self.blocks.ask(run, start.tokens)
-                self._queued.add(run)
+                self.places.ask(run, start.tokens)
             case BeginLoad(step, slot, epoch):
                 self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
             case BeginSave(step, slot, epoch):
@@ -196,14 +207,14 @@ class PrefillCore:
 
     def _run_ended(self, run: int, verdict: str, reason: str) -> None:
         self._say(f"prefill run {verdict}{': ' + reason if reason else ''}")
-        self._over.add(run)
-        self._ahead = 0 if self._ahead == run else self._ahead
+        self.places.ended(run)
+        self._ahead.pop(run, None)
         for step in [step for step in self.open if step.run == run]:
             self.open.pop(step, None)
         if verdict == "failed":
             spoilt = [key[1] for key, state in self.session.pool.items() if key[0] == run and state.phase == "failed"]
             self.copies.remove(run, spoilt)
-            for block in () if run in self._queued else self.blocks.of(run):
+            for block in self.blocks.of(run) if self.places.has_blocks(run) else ():
                 self.failed_blocks.put(block)
         self.copies.end(run)
         self.ended.put((run, verdict, reason))
@@ -247,21 +258,20 @@ class PrefillCore:
         self._poison()
         self._go_ahead()
         self.execute([])
-        self.waits.end(self._goes_on, self._found)
+        self.waits.look(self._found)
         self._admit()
         self.links.flush()
 
     def _go_ahead(self) -> None:
-        """Claim the slot of the step ahead, and say so once it is loaded: whoever computes then need not ask."""
-        if not (run := self._ahead):
-            return
-        if self.session.can_claim(run):
-            self._poison()
-            self._due.extend(self.session.claim(run))
-        if self.session.can_write(run):
-            step = self.session.step_of(run)
-            self.open[step] = self._claimed(step)
-            self._ahead = 0
+        """Claim the slots of the steps ahead, and say so once they are loaded: whoever computes then need not ask."""
+        for run in list(self._ahead):
+            if self.session.can_claim(run):
+                self._poison()
+                self._due.extend(self.session.claim(run))
+            if self.session.can_write(run):
+                step = self.session.step_of(run)
+                self.open[step] = self._claimed(step)
+                del self._ahead[run]
 
     def _goes_on(self, step: TransferId) -> bool:
         """Claim for `step`, or give it up; may its thread go on?"""
@@ -275,20 +285,13 @@ class PrefillCore:
         return session.runs[run].phase != "running"
 
     def _admit(self) -> None:
-        """Take back the blocks of runs that are over and that nobody reads; give them to those that wait."""
+        """Take back the room of runs that are over and that nobody reads; give it to those that wait."""
         self._said = {t: since for t, since in self._said.items() if self.session.is_held(t)}
-        if self._over:
-            for run in self._over - {transfer.run for transfer in self._said}:
-                self.blocks.give_back(run)
-                self._teller.forget(run)
-                self._over.remove(run)
-                self._queued.discard(run)
-        for run in self.blocks.admitted():
-            self._queued.remove(run)
+        self._poison()
+        for run in self.places.given_back(transfer.run for transfer in self._said):
+            self._teller.forget(run)
+        for run in self.places.admitted():
             self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))
-        for run in self._queued - self._told:
-            self._say(self.blocks.why(run))
-        self._told = set(self._queued)
 
     def oldest_held(self, now: float) -> float:
         """Seconds that the oldest read without a verdict has waited for it; 0 if there is none."""

@@ -20,15 +20,15 @@ Rules: layers come in order, each with these three calls in this order; rows are
 `kv_written` and `layer_done` may come together, after attention (a vLLM connector's `save_kv_layer`), which costs overlap and nothing
 else; after `RunOver` nothing more is computed for that run.  A run that failed in the middle of a layer has stopped writing before any
 other run can have its slot, because slots are claimed for the run that wrote last or for the one whose thread waits, and that thread
-is the one that computes.
+is the one that computes.  Several runs in one step: `start_all` and `wait_for_all`, with the same calls after them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -36,37 +36,38 @@ from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.control import Hello
 from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
+from tidegate.engine.prefill_calls import PrefillCalls
 from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_group import session_of
-from tidegate.engine.prefill_parts import Claimed, Copies, Ended, Links, Lockstep, Place, Run, RunOver, Step
-from tidegate.engine.prefill_waits import Waiter
+from tidegate.engine.prefill_parts import Copies, Ended, Links, Lockstep, Place, Run, RunOver, Step
 from tidegate.engine.rank_words import Here
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
-from tidegate.engine.streams import CpuStream, Stream
-from tidegate.engine.tracing import trace_begin, trace_end, trace_footer, trace_header, trace_observer
+from tidegate.engine.streams import Stream
+from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["Ended", "Place", "PrefillEngine", "Run", "RunOver", "Step", "layer_memory"]
 
 
-class PrefillEngine:
+class PrefillEngine(PrefillCalls):
     """One Prefill rank, the leader where there are several.
 
     memory: layer buffers (`layer_memory`), the slots of `plan`; chunk_tokens: tokens of a full chunk.  compute: the stream that the
     model's work is queued on; left out, the calling thread computes, and has computed when it calls.  prefetch: 1 to claim and load a
-    run's next slot while attention still runs, 0 only when it is asked for.  read_lease: seconds after which a read may be revoked, 0
+    run's next slot while attention still runs, 0 only when it is asked for.  lanes: runs that may be computed side by side, each with
+    gates of its own; 1: one after the other.  read_lease: seconds after which a read may be revoked, 0
     for never; resend_seconds: after which READY is said again.  others: the other ranks of this instance, which compute the same
     steps with it (`attach` with hands); their sessions are here too.  poison: fill slots with NaN (integers with -1) when they become free.
     say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread.
 
-    Call `start`, `wait_for_layer`, `kv_written`, `layer_done` and `wait_for_save` from one thread; everything else from any.
+    Call what `PrefillCalls` has, and `ready`, from one thread; everything else from any.
     """
 
     def __init__(
         self, memory: SharedMemory, *,
-        plan: SlotPlan, chunk_tokens: int, compute: Stream | None = None, prefetch: int = 1,
+        plan: SlotPlan, chunk_tokens: int, compute: Stream | None = None, prefetch: int = 1, lanes: int = 1,
         read_lease: float = 0.0, resend_seconds: float = 0.5,
         poison: bool = False, recorder: Recording = NULL, faults: Injector | None = None, others: Sequence[Here] = (),
         say: Callable[[str], None] = lambda text: None,
@@ -76,7 +77,10 @@ class PrefillEngine:
             raise ValueError(f"the plan's slots are not those of the memory, {slots}: make the layout by the plan")
         if prefetch not in (0, 1):
             raise ValueError(f"prefetch is {prefetch}: a run's steps are claimed one at a time, in order; choose 0 or 1")
-        self.memory, self.plan, self._recorder, self._compute, self._on_crash = memory, plan, recorder, compute, on_crash
+        if lanes < 1:
+            raise ValueError(f"lanes is {lanes}: at least one run is computed at a time")
+        super().__init__(memory, plan, compute, recorder)
+        self.lanes, self._on_crash = lanes, on_crash
         self.incarnation = secrets.randbits(62) + 1
         trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
                      chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
@@ -86,17 +90,12 @@ class PrefillEngine:
         self.blocks = BlockAllocator(memory.layout.blocks, memory.layout.block_size)
         self.core = PrefillCore(
             session, memory, self.blocks, faults or Injector(()), read_lease=read_lease, resend_seconds=resend_seconds,
-            poison=poison, ahead=prefetch > 0, say=say,
+            poison=poison, apart=lanes > 1, ahead=prefetch > 0, say=say,
         )  # fmt: skip
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
         self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address, tuple(other.memory for other in others))
-        self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
-        self._step: Step | None = None
-        self._layer, self._phase, self._at = 0, "done", Claimed(0, 0)
-        self._published: set[TransferId] = set()
-        self._hands: Lockstep | None = None
 
     # ---- from any thread -------------------------------------------------------------------------------------------
 
@@ -110,9 +109,16 @@ class PrefillEngine:
         """Begin to listen."""
         self.owner.start()
 
-    def next_run(self) -> Run | None:
-        """The next run that has its blocks (`say` is told what others wait for); blocks until there is one, None after `stop`."""
-        run = self.core.ready_runs.get()
+    def next_run(self, *, wait: bool = True) -> Run | None:
+        """The next run that has its blocks (`say` is told what others wait for); blocks until there is one, None after `stop`.  wait: False
+        for None where there is none just now.
+        """
+        try:
+            run = self.core.ready_runs.get(block=wait)
+        except queue.Empty:
+            return None
+        if run is None and not wait:
+            self.stop()  # for the next one who waits
         return run and self.owner.ask(partial(self.core.begin, run))
 
     def stop(self) -> None:
@@ -127,84 +133,15 @@ class PrefillEngine:
         """Ids of the blocks of runs that failed since the last call: what lies in them must not be used."""
         return {self.core.failed_blocks.get() for _ in range(self.core.failed_blocks.qsize())}
 
-    # ---- from the computing thread ---------------------------------------------------------------------------------
+    # ---- from the computing thread: `PrefillCalls`, and ------------------------------------------------------------
 
-    def start(self, run: Run, chunk: int) -> Step:
-        """Begin chunk `chunk` (from 1) of `run`.  RunOver if the run has failed; ValueError for another chunk than its next, and
-        while a step is unfinished.
+    def ready(self, parts: Sequence[tuple[Run, int]]) -> list[bool]:
+        """Which of these chunks, each the next of its run, could be begun without waiting, or not at all since their run has failed.  Blocks
+        until there is one.
         """
-        if self._phase != "done" or (self._step is not None and self._layer < self.plan.layers):
-            raise ValueError(f"{self._name()} is unfinished: a step goes through all {self.plan.layers} layers, or ends by RunOver")
-        try:
-            due = self.owner.ask(partial(self.core.expects, run.nonce))
-        except RunOver as over:
-            self._all_hear(run, over)
-            raise
-        if self._compute is None and (due.chunk, due.layer) != (chunk, 1):
-            raise ValueError(f"chunk {chunk} of run {run.nonce} is begun where chunk {due.chunk} layer {due.layer} is due")
-        self._step, self._layer, self._phase = Step(run, chunk, *self.core.span(run.nonce, chunk)), 0, "done"
-        return self._step
-
-    def wait_for_layer(self, layer: int) -> Place:
-        """Block until the slot of `layer` (from 0) may be written and holds the rows of all tokens before `Step.begin`.
-
-        RunOver if the run has failed, and then everything that was queued for it has ended; ValueError for another layer than the next.
-        """
-        step = self._expect(layer, "done")
-        try:
-            self._at = self._claimed(step)
-            if self._recorder.enabled:
-                trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
-            self._fill(step)
-            if self._hands is not None:
-                self.owner.ask(partial(self._hands.enter, step))
-        except RunOver as over:
-            self._all_hear(self._now.run, over)
-            self._abandon()
-            raise
-        self.core.times.gates += 1
-        self._phase = "claimed"
-        return Place(*self._at, self._now.run.blocks, self.memory.views(self._at.slot))
-
-    def kv_written(self, layer: int) -> None:
-        """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
-
-        From then on they are published to Decode and saved, and the gate is shut until everybody has done with them.  RunOver if the
-        run has failed meanwhile (with a compute stream, or with other ranks, which compute this layer too, the next `wait_for_layer`
-        says so).
-        """
-        step = self._expect(layer, "claimed")
-        self._phase = "written"
-        try:
-            self._after_compute(partial(self._written, step, self._at, self._where()))
-        except RunOver:
-            self._abandon()
-            raise
-
-    def layer_done(self, layer: int) -> None:
-        """Attention of `layer`, also what is queued of it, reads its slot no more."""
-        step = self._expect(layer, "written")
-        self._layer, self._phase = layer + 1, "done"
-        self._after_compute(partial(self._attended, step, self._at, self._where()))
-
-    def copy_step(self) -> None:
-        """Do the whole step, for which nothing is to be computed.  RunOver as `wait_for_layer`."""
-        if self._now.begin < self._now.end:
-            raise ValueError(f"tokens {self._now.begin}..{self._now.end} of {self._name()} are in no pool: compute them")
-        for layer in range(self.plan.layers):
-            self.wait_for_layer(layer)
-            self.kv_written(layer)
-            self.layer_done(layer)
-
-    def wait_for_save(self) -> None:
-        """Block until every save of the present step has ended, well or badly.  Not needed for anybody's safety."""
-        began = time.monotonic()
-        if self._behind is not None:
-            self._behind.synchronize()
-        while events := self.owner.ask(partial(self.core.saved, self._now.run.nonce, self._now.chunk)):
-            for event in events:
-                event.wait()
-        self.core.times.blocked += time.monotonic() - began
+        steps = [TransferId(run.nonce, chunk, 1) for run, chunk in parts]
+        found = self.owner.ask(partial(self.core.claim, *steps, enough=1)).wait()
+        return [step in found for step in steps]
 
     def close(self) -> dict[str, float]:
         """Let every copy end and be told, write the trace's last line, give all but the memory back; statistics (seconds, counts)."""
@@ -227,91 +164,3 @@ class PrefillEngine:
     def _crash(self, error: BaseException) -> None:
         self.core.give_up()
         self._on_crash(error)
-
-    # ---- one layer -------------------------------------------------------------------------------------------------
-
-    @property
-    def _now(self) -> Step:
-        if self._step is None:
-            raise ValueError("no step has been started: call start first")
-        return self._step
-
-    def _name(self) -> str:
-        return f"run {self._now.run.nonce} chunk {self._now.chunk} layer {self._layer}"
-
-    def _expect(self, layer: int, phase: str) -> TransferId:
-        now = self._now
-        if layer != self._layer or self._phase != phase or layer >= self.plan.layers:
-            raise ValueError(
-                f"layer {layer} is {phase if phase != 'done' else 'asked for'} out of order: {self._name()} is {self._phase}, and "
-                "each layer in turn goes through wait_for_layer, kv_written, layer_done"
-            )
-        return TransferId(now.run.nonce, now.chunk, layer + 1)
-
-    def _where(self) -> tuple[tuple[int, ...], int, int]:
-        """The blocks of the step's rows, and its tokens; for the trace alone, so there are none without one."""
-        now, size = self._now, self.memory.layout.block_size
-        blocks = now.run.blocks[now.first // size : -(-now.end // size)] if self._recorder.enabled else ()
-        return blocks, now.first, now.end
-
-    def _claimed(self, step: TransferId) -> Claimed:
-        """Where `step` may be written, when it may."""
-        if (ahead := self.core.open.pop(step, None)) is not None:
-            return ahead
-        while True:
-            asked = self.owner.ask(partial(self.core.claim, step))
-            if (at := asked.wait() if isinstance(asked, Waiter) else asked) is not None:
-                return at
-
-    def _fill(self, step: TransferId) -> None:
-        """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
-        if self._now.first < self._now.begin:
-            began = time.monotonic()
-            try:
-                outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
-                if not outcome.ok:
-                    raise RunOver(f"{self._name()}: {outcome.reason}")
-            except RunOver:
-                self._rows_end(step, self._at, self._where(), False)
-                raise
-            self.core.times.blocked += time.monotonic() - began
-
-    def _rows_end(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int], ok: bool) -> None:
-        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)
-
-    def _after_compute(self, call: Callable[[], None]) -> None:
-        """Call once what is queued on the compute stream so far has ended; now, where there is none."""
-        if self._compute is None or self._behind is None:
-            call()
-            return
-        self._behind.run(self._compute.record().synchronize)
-        self._behind.run(call)
-
-    def _written(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
-        self._rows_end(step, at, where, True)
-        try:
-            self.owner.ask(partial(self.core.written, step))
-        except RunOver:
-            if self._behind is None and self._hands is None:
-                raise
-            return
-        self._published.add(step)
-        trace_begin(self._recorder, "attend", step, *at)
-
-    def _attended(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
-        if step in self._published:  # a run that failed before that has no attention that anybody waits for
-            self._published.remove(step)
-            trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
-            self.owner.post(partial(self.core.attended, step))
-
-    def _all_hear(self, run: Run, over: RunOver) -> None:
-        """Every rank leaves the run before the same step."""
-        if self._hands is not None:
-            self.owner.ask(partial(self._hands.over, run.nonce, str(over)))
-
-    def _abandon(self) -> None:
-        """The run is over: whatever was queued for it ends before anybody can have its slot."""
-        if self._compute is not None and self._behind is not None:
-            self._compute.synchronize()
-            self._behind.synchronize()
-        self._step, self._layer, self._phase = None, 0, "done"

@@ -2,8 +2,8 @@
 
 Rules: a run is begun by the leader, member 0, and joined by all; a step is entered when all have voted for it, and then all compute it,
 also one whose run fails meanwhile: it publishes nothing; what fails at one is stopped at all, and the owner hears once; a run is done
-when it is done at every member; nothing is claimed for a member that still writes the step it has entered, for its process may be
-behind; each gate is taken by the leader first, so all take it for the same run.  One thread.
+when it is done at every member; nothing is claimed for a member that still writes what it has entered, nor is a lane given to others in
+which it writes, for its process may be behind; each gate is taken by the leader first, so all take it for the same run.  One thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class PrefillGroup:
         self.sessions, self.leader = sessions, sessions[0]
         self.plan, self.chunk_tokens, self.incarnation = self.leader.plan, self.leader.chunk_tokens, self.leader.incarnation
         self.runs, self.slots, self.pool, self.starts = self.leader.runs, self.leader.slots, self.leader.pool, self.leader.starts
-        self._writing: dict[int, TransferId] = {}  # hand -> the step that it has entered and not written
+        self.lanes = self.leader.lanes
+        self._writing: dict[int, set[TransferId]] = {session.member: set() for session in sessions}  # entered, and not written
         self._done: dict[int, set[int]] = {}
         self._over: set[int] = set()
 
@@ -70,7 +71,7 @@ class PrefillGroup:
         return self._of(step).gate_of(step)
 
     def _may_claim(self, session: PrefillSession, run: int) -> bool:
-        if session.member in self._writing or run not in session.runs or not session.can_claim(run):
+        if self._writing[session.member] or run not in session.runs or not session.can_claim(run):
             return False
         return session is self.leader or self.leader.has_claimed(session.step_of(run))
 
@@ -85,6 +86,11 @@ class PrefillGroup:
 
     def can_miss(self, run: int) -> bool:
         return any(run in session.runs and session.can_miss(run) for session in self.sessions)
+
+    def can_release_lane(self, lane: int) -> bool:
+        """At every member, and does none still write there?"""
+        writing = any(self.lanes[step.run] == lane for steps in self._writing.values() for step in steps)
+        return not writing and all(session.can_release_lane(lane) for session in self.sessions)
 
     def is_held(self, transfer: TransferId) -> bool:
         return self._of(transfer).is_held(transfer)
@@ -103,14 +109,17 @@ class PrefillGroup:
         session = next(session for session in self.sessions if run in session.runs and session.can_miss(run))
         return self._followed(session, session.miss(run))
 
-    def enter(self, step: TransferId) -> list[tuple[int, TransferId, int, int]]:
-        """The step begins, with all members: (member, its step, slot, epoch) of each hand.  Ask can_write first."""
+    def enter(self, *steps: TransferId) -> list[tuple[int, list[tuple[TransferId, int, int]]]]:
+        """`steps` begin, with all members: (member, its (step, slot, epoch) of each) of each hand.  Ask can_write first."""
         gone = []
         for session in self.sessions[1:]:
-            mine = TransferId(step.run, step.chunk, step.layer, session.member)
-            gate = session.gate_of(mine)
-            self._writing[session.member] = mine
-            gone.append((session.member, mine, gate[0], session.slots[gate].epoch))
+            entered = []
+            for step in steps:
+                mine = TransferId(step.run, step.chunk, step.layer, session.member)
+                gate = session.gate_of(mine)
+                self._writing[session.member].add(mine)
+                entered.append((mine, gate[0], session.slots[gate].epoch))
+            gone.append((session.member, entered))
         return gone
 
     def write(self, run: int) -> list[Effect]:
@@ -120,8 +129,9 @@ class PrefillGroup:
     def hand_wrote(self, step: TransferId) -> list[Effect]:
         """A hand's are; of a run that has failed meanwhile nothing follows."""
         session = self._of(step)
-        if self._writing.pop(session.member, None) != step:
+        if step not in (writing := self._writing[session.member]):
             raise ValueError(f"{step} is written and was not entered")
+        writing.remove(step)
         if session.step_of(step.run) == step and session.can_write(step.run):
             return self._followed(session, session.write(step.run))
         return []
@@ -145,16 +155,18 @@ class PrefillGroup:
     def resend_ready(self, transfer: TransferId) -> list[Effect]:
         return self._followed(session := self._of(transfer), session.resend_ready(transfer))
 
-    def receive(self, message: Message) -> list[Effect]:
-        """What Decode said, to the member that it concerns.  RemoteProtocolError as `PrefillSession.receive`."""
+    def receive(self, message: Message, *, lane: int = 1) -> list[Effect]:
+        """What Decode said, to the member that it concerns; lane: of the run that a START begins, at all members.  RemoteProtocolError as
+        `PrefillSession.receive`.
+        """
         member = message.member if isinstance(message, Abort) else getattr(message, "transfer", TransferId(0, 0, 0)).member
         if not 0 <= member < len(self.sessions):
             raise RemoteProtocolError(f"there are members 0 to {len(self.sessions) - 1}", machine="PrefillGroup", state="-", event=message)
-        effects = self._followed(self.sessions[member], self.sessions[member].receive(message))
+        effects = self._followed(self.sessions[member], self.sessions[member].receive(message, lane=lane))
         if isinstance(message, Start):
             for run in [effect.run for effect in effects if isinstance(effect, RunStarted)]:
                 for session in self.sessions[1:]:
-                    session.join(run, message)  # its effect is the leader's again
+                    session.join(run, message, lane=lane)  # its effect is the leader's again
         return effects
 
     # ---- what follows ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A Prefill rank that is not the leader: it owns its layer memory and computes, and decides nothing.
 
-Rules: it computes the runs that the leader begins, in that order, and each step when the leader says that all ranks have agreed on it;
-it copies what the leader asks for, and tells of each end once, when the copy has stopped; a run is left before a step, never within
-one, and at every rank before the same one.  The calls are those of `PrefillEngine`, in its order.
+Rules: it computes the steps that the leader begins, in that order, and each layer when the leader says that all ranks have agreed on it;
+it copies what the leader asks for, and tells of each end once, when the copy has stopped; a run leaves a step before a layer, never
+within one, and at every rank before the same one.  The calls are those of `PrefillEngine`, in its order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+from collections.abc import Sequence
 from functools import partial
 
 from tidegate.engine.copying import Faults, Outcome, Work
@@ -22,6 +23,7 @@ from tidegate.engine.prefill_waits import poison_slot
 from tidegate.engine.rank_words import (
     Attended,
     Begin,
+    Compute,
     CopyBegins,
     CopyEnded,
     Ended,
@@ -29,7 +31,6 @@ from tidegate.engine.rank_words import (
     HandWord,
     Here,
     LeaderWord,
-    Over,
     Poisoned,
     Remove,
     Stats,
@@ -39,7 +40,7 @@ from tidegate.engine.rank_words import (
 )  # fmt: skip
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.engine.tracing import labels
-from tidegate.protocol.messages import Start, TransferId
+from tidegate.protocol.messages import TransferId
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["PrefillHand"]
@@ -48,7 +49,7 @@ __all__ = ["PrefillHand"]
 class PrefillHand:
     """memory: its layer buffers; extents: of the pool that all ranks share, in `folder`; model: as for `PoolCopies`.
 
-    Call `start`, `wait_for_layer`, `kv_written` and `layer_done` from one thread, the one that computes.
+    Call `next_step`, `start_all`, `wait_for_all`, `kv_written` and `layer_done` from one thread, the one that computes.
     """
 
     def __init__(
@@ -60,15 +61,15 @@ class PrefillHand:
         self.owner = Owner("prefill-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
                            on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}")
-        self._starts: dict[int, Start] = {}
+        self._known: dict[int, Run] = {}  # runs that are not over
         self.copies = PoolCopies(
             LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, faults=faults), memory,
             span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size,
         )  # fmt: skip
-        self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._steps: queue.SimpleQueue[Go | Over] = queue.SimpleQueue()
-        self._run: Run
-        self._at: Go
+        self._steps: queue.SimpleQueue[list[tuple[Run, int]] | None] = queue.SimpleQueue()
+        self._layers: queue.SimpleQueue[Go] = queue.SimpleQueue()
+        self._runs: list[Run] = []  # of the step
+        self._at = Go(())
 
     def open(self) -> None:
         """Tell the leader that this rank is ready, and listen."""
@@ -88,43 +89,38 @@ class PrefillHand:
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
         """Tokens [first, end) of a chunk of a run that is not over."""
-        return (chunk - 1) * self._chunk_tokens, min(chunk * self._chunk_tokens, self._starts[run].tokens)
+        return (chunk - 1) * self._chunk_tokens, min(chunk * self._chunk_tokens, self._known[run].start.tokens)
 
     # ---- the computing thread --------------------------------------------------------------------------------------
 
-    def next_run(self) -> Run | None:
-        """The next run to be computed; None when it is time to end."""
-        return self._runs.get()
+    def next_step(self) -> list[tuple[Run, int]] | None:
+        """The (run, chunk) of the next step; None when it is time to end."""
+        return self._steps.get()
 
-    def start(self, run: Run, chunk: int) -> Step:
-        self._run = run
+    def start_all(self, parts: Sequence[tuple[Run, int]]) -> list[Step | RunOver]:
+        """Each run's share of the step; what has failed the leader has left out."""
+        self._runs = [run for run, _ in parts]
         size = self._chunk_tokens
-        return Step(run, chunk, (chunk - 1) * size, min(chunk * size, run.start.tokens))
+        return [Step(run, chunk, (chunk - 1) * size, min(chunk * size, run.start.tokens)) for run, chunk in parts]
 
-    def wait_for_layer(self, layer: int) -> Place:
-        """Block until all ranks begin the step; RunOver as `PrefillEngine.wait_for_layer`."""
-        word = self._steps.get()
-        while isinstance(word, Over):
-            if word.run == self._run.nonce:
-                raise RunOver(word.reason)
-            word = self._steps.get()  # this rank had computed all of that run
-        if (word.step.run, word.step.layer) != (self._run.nonce, layer + 1):
-            raise RuntimeError(f"this rank is at layer {layer + 1} of run {self._run.nonce}, and the leader begins {word.step}")
-        self._at = word
-        return Place(word.slot, word.epoch, self._run.blocks, self.memory.views(word.slot))
+    def wait_for_all(self, layer: int) -> list[Place | RunOver]:
+        """Block until all ranks begin the layer; RunOver as `PrefillEngine.wait_for_all`."""
+        self._at = self._layers.get()
+        if not self._at.steps:
+            raise RunOver("the leader has left the step")
+        here = {step.run: (slot, epoch) for step, slot, epoch in self._at.steps}
+        if not here.keys() <= {run.nonce for run in self._runs} or any(step.layer != layer + 1 for step, _, _ in self._at.steps):
+            raise RuntimeError(f"this rank is at layer {layer + 1} of {[run.nonce for run in self._runs]}; the leader begins {self._at}")
+        return [self._place(run, *here[run.nonce]) if run.nonce in here else RunOver("it has left the step") for run in self._runs]
+
+    def _place(self, run: Run, slot: int, epoch: int) -> Place:
+        return Place(slot, epoch, run.blocks, self.memory.views(slot))
 
     def kv_written(self, layer: int) -> None:
-        self._say(Written(self._at.step, self._at.slot, self._at.epoch))
+        self._say(Written(self._at.steps))
 
     def layer_done(self, layer: int) -> None:
-        self._say(Attended(self._at.step, self._at.slot, self._at.epoch))
-
-    def copy_step(self) -> None:
-        """A step of which nothing is to be computed."""
-        for layer in range(self._plan.layers):
-            self.wait_for_layer(layer)
-            self.kv_written(layer)
-            self.layer_done(layer)
+        self._say(Attended(self._at.steps))
 
     # ---- the leader's words ----------------------------------------------------------------------------------------
 
@@ -137,21 +133,23 @@ class PrefillHand:
     def _take(self, word: LeaderWord) -> None:
         match word:
             case Begin(run, start, chunks, blocks, backed):
-                self._starts[run] = start
+                self._known[run] = Run(run, start, chunks, blocks, backed)
                 self.copies.begin(run, start, blocks, backed)
-                self._runs.put(Run(run, start, chunks, blocks, backed))
-            case Go() | Over():
-                self._steps.put(word)
+            case Compute(parts):
+                self._steps.put([(self._known[run], chunk) for run, chunk in parts])
+            case Go():
+                self._layers.put(word)
             case CopyBegins():
                 self._copy(word)
             case Remove(run, chunks):
                 self.copies.remove(run, chunks)
             case Ended(run):
                 self.copies.end(run)
-            case Poisoned(slot):
-                poison_slot(self.memory, slot)
+                self._known.pop(run, None)
+            case Poisoned(slot, blocks):
+                poison_slot(self.memory, slot, blocks)
             case Stop():
-                self._runs.put(None)
+                self._steps.put(None)
 
     def _copy(self, word: CopyBegins) -> None:
         work = Work(word.slot, word.epoch, labels(word.step))

@@ -1,8 +1,7 @@
 """What the leader of a Prefill instance does with its hands: copies at every rank, steps that all begin together, poison.
 
 Rules: the leader's own share is carried out in its process, a hand's by a word to it; a fill ends when it has ended at every rank, well
-only if at all; a hand that has heard of a run hears of its end, and of the step before which nothing more is computed; owner's thread
-only.
+only if at all; a hand that has heard of a step hears of each of its layers which runs go on, or that none does; owner's thread only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import OnEnd, RunOver
 from tidegate.engine.prefill_waits import Poison
-from tidegate.engine.rank_words import Attended, Begin, CopyBegins, CopyEnded, Ended, Go, HandWord, Over, Poisoned, Remove, Written
+from tidegate.engine.rank_words import Attended, Begin, Compute, CopyBegins, CopyEnded, Ended, Go, HandWord, Poisoned, Remove, Written
 from tidegate.protocol.messages import Start, TransferId
 
 __all__ = ["PrefillHands"]
@@ -30,7 +29,6 @@ class PrefillHands:
     def __init__(self, hands: Hands, core: PrefillCore, owner: Owner, own: PoolCopies, *, poison: bool) -> None:
         assert isinstance(core.session, PrefillGroup)
         self._hands, self._core, self._group, self._own = hands, core, core.session, own
-        self._begun: set[int] = set()
         self._ends: dict[tuple[str, TransferId], OnEnd] = {}
         if poison:
             core.poisons += [Poison(session, partial(self._free, session.member)) for session in self._group.sessions[1:]]
@@ -38,29 +36,26 @@ class PrefillHands:
 
     # ---- the step -------------------------------------------------------------------------------------------------
 
-    def enter(self, step: TransferId) -> None:
-        """All ranks begin the leader's `step` now; RunOver where its run has failed, which all ranks hear."""
-        if self._group.step_of(step.run) != step or not self._group.can_write(step.run):
-            raise RunOver(f"run {step.run} is {self._group.runs[step.run].phase}: {'; '.join(self._group.story[-2:])}")
-        for member, mine, slot, epoch in self._group.enter(step):
-            self._hands.say(member, Go(mine, slot, epoch))
+    def begin_step(self, parts: Sequence[tuple[int, int]]) -> None:
+        self._hands.say_all(Compute(tuple(parts)))
 
-    def over(self, run: int, reason: str) -> None:
-        """The leader computes no more of `run`: neither does anybody."""
-        if run in self._begun:
-            self._begun.remove(run)
-            self._hands.say_all(Over(run, reason))
+    def enter(self, *steps: TransferId) -> dict[TransferId, RunOver]:
+        """All ranks begin the leader's `steps` now, but for those whose run has failed; all hear which."""
+        over = {step: self._core.over_now(step.run) for step in steps if not self._core.is_writable(step)}
+        for member, entered in self._group.enter(*(step for step in steps if step not in over)):
+            self._hands.say(member, Go(tuple(entered)))
+        return over
 
-    def _free(self, member: int, slot: int) -> None:
-        self._hands.say(member, Poisoned(slot))
+    def _free(self, member: int, slot: int, lane: int) -> None:
+        self._hands.say(member, Poisoned(slot, self._core.places.in_lane(lane)))
 
     def _take(self, rank: int, word: HandWord) -> None:
         match word:
-            case Written(step):
-                self._core.execute(self._group.hand_wrote(step))
-            case Attended(step):
-                if self._group.was_published(step):
-                    self._core.attended(step)
+            case Written(steps):
+                for step, _, _ in steps:
+                    self._core.execute(self._group.hand_wrote(step))
+            case Attended(steps):
+                self._core.attended(*(step for step, _, _ in steps if self._group.was_published(step)))
             case CopyEnded(kind, step, _, _, outcome):
                 self._ends.pop((kind, step))(step, outcome)
 
@@ -69,7 +64,6 @@ class PrefillHands:
     def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
         """What the leader finds in the pool backs all ranks: it has pinned it."""
         backed = self._own.begin(run, start, blocks)
-        self._begun.add(run)
         self._hands.say_all(Begin(run, start, self._group.runs[run].chunks, blocks, backed))
         return backed
 
@@ -106,8 +100,6 @@ class PrefillHands:
         self._hands.say_all(Remove(run, tuple(chunks)))
 
     def end(self, run: int) -> None:
-        if self._group.runs[run].phase == "done":
-            self._begun.discard(run)
         self._own.end(run)
         self._hands.say_all(Ended(run))
 

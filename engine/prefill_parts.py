@@ -15,7 +15,7 @@ from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import Message, Start, TransferId
 
-__all__ = ["Claimed", "Copies", "Ended", "Layers", "Links", "Lockstep", "OnEnd", "Place", "Run", "RunOver", "Step", "Times"]
+__all__ = ["Claimed", "Copies", "Ended", "Layers", "Links", "Lockstep", "OnEnd", "Part", "Place", "Run", "RunOver", "Step", "Times"]
 
 OnEnd = Callable[[TransferId, Outcome], None]
 
@@ -72,6 +72,23 @@ class Place(NamedTuple):
     epoch: int
     blocks: tuple[int, ...]
     views: dict[str, Tensor]
+
+
+@dataclass(slots=True)
+class Part:
+    """One run's share of the step that is being computed.  id, at: of the layer that it is at; over: set once it has left the step."""
+
+    run: Run
+    step: Step | None = None
+    over: RunOver | None = None
+    id: TransferId = TransferId(0, 0, 0)
+    at: Claimed = Claimed(0, 0)
+
+    @property
+    def now(self) -> Step:
+        """What it is to compute; only of a run that had not failed when the step began."""
+        assert self.step is not None
+        return self.step
 
 
 class Ended(NamedTuple):
@@ -135,11 +152,13 @@ class Copies(Protocol):
 class Lockstep(Protocol):
     """The other ranks of the instance; owner's thread."""
 
-    def enter(self, step: TransferId) -> None:
-        """All ranks begin `step`; RunOver, and none has begun it, where its run has failed."""
+    def begin_step(self, parts: Sequence[tuple[int, int]]) -> None:
+        """All ranks are to compute these (run, chunk) together."""
 
-    def over(self, run: int, reason: str) -> None:
-        """Nothing more of `run` is computed, at any rank."""
+    def enter(self, *steps: TransferId) -> dict[TransferId, RunOver]:
+        """All ranks begin `steps`, one layer of each run of the step that goes on, but for those returned, whose run has failed.  None
+        left: the step is over.
+        """
 
 
 class Layers(Protocol):
@@ -148,7 +167,7 @@ class Layers(Protocol):
     @property
     def memory(self) -> SharedMemory: ...
 
-    def wait_for_layer(self, layer: int) -> Place: ...
+    def wait_for_all(self, layer: int) -> list[Place | RunOver]: ...
 
     def kv_written(self, layer: int) -> None: ...
 

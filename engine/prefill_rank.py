@@ -8,8 +8,7 @@ from tidegate.engine.hand_io import Leader, run_hand
 from tidegate.engine.model import GlooRanks
 from tidegate.engine.prefill_engine import layer_memory
 from tidegate.engine.prefill_hand import PrefillHand
-from tidegate.engine.prefill_parts import RunOver
-from tidegate.engine.prefill_steps import compute_run
+from tidegate.engine.prefill_steps import compute_step
 
 __all__ = ["main"]
 
@@ -25,11 +24,8 @@ def serve(leader: Leader) -> None:
         faults=faults.copies(),
     )  # fmt: skip
     hand.open()
-    while (run := hand.next_run()) is not None:
-        try:
-            compute_run(hand, model, run, faults, lambda chunk: None)
-        except RunOver:
-            continue  # the leader has told whoever waits
+    while (parts := hand.next_step()) is not None:
+        compute_step(hand, model, parts, faults)  # of what has failed the leader tells whoever waits
     hand.close()
     model.group.close()
     leader.left()

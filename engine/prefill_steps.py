@@ -1,35 +1,43 @@
-"""What every rank of a Prefill does with a model, the leader and its hands alike: its buffers, and the chunks of a run."""
+"""What every rank of a Prefill does with a model, the leader and its hands alike: one step, of one run or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Protocol
 
 from tidegate.engine.faults import Injector
-from tidegate.engine.model import Model
-from tidegate.engine.prefill_parts import Layers, Run, Step
-from tidegate.engine.slot_kv import SlotKV
+from tidegate.engine.model import Chunk, Model
+from tidegate.engine.prefill_parts import Layers, Run, RunOver, Step
+from tidegate.engine.slot_kv import RunKV, StepKV
 
-__all__ = ["Steps", "compute_run"]
+__all__ = ["Steps", "compute_step"]
 
 
 class Steps(Layers, Protocol):
-    """The engine of a rank, as far as computing a run needs it."""
+    """The engine of a rank, as far as computing a step needs it."""
 
-    def start(self, run: Run, chunk: int) -> Step: ...
-
-    def copy_step(self) -> None: ...
+    def start_all(self, parts: Sequence[tuple[Run, int]]) -> list[Step | RunOver]: ...
 
 
-def compute_run(engine: Steps, model: Model, run: Run, faults: Injector, on_chunk: Callable[[int], None]) -> None:
-    """All chunks of `run`; on_chunk: told each that is computed.  RunOver."""
-    prompt = run.start.prompt
-    for chunk in range(1, run.chunks + 1):
-        step = engine.start(run, chunk)
-        if step.begin == step.end:
-            engine.copy_step()
+def compute_step(engine: Steps, model: Model, parts: Sequence[tuple[Run, int]], faults: Injector) -> dict[int, RunOver]:
+    """These chunks, each of another run, through every layer.  Run -> why, of those that have failed meanwhile and left the step to the
+    others.
+    """
+    steps = engine.start_all(parts)
+    over = {run.nonce: step for (run, _), step in zip(parts, steps, strict=True) if isinstance(step, RunOver)}
+    if len(over) == len(parts):
+        return over
+    kv = StepKV(engine, steps, faults.attend_delay)
+    try:
+        if kv.computed:
+            model.prefill_step([_chunk(one) for one in kv.computed])
         else:
-            kv = SlotKV(engine, step, faults.attend_delay)
-            after = prompt[step.end] if step.end < len(prompt) else 0
-            model.prefill_chunk(prompt[step.begin : step.end], step.begin, kv, next_token=after)
-        on_chunk(chunk)
+            kv.copy()
+    except RunOver as last:
+        over |= {run.nonce: last for run, _ in parts if run.nonce not in over}
+    return over | kv.over
+
+
+def _chunk(kv: RunKV) -> Chunk:
+    step, prompt = kv.step, kv.step.run.start.prompt
+    return Chunk(prompt[step.begin : step.end], step.begin, kv, prompt[step.end] if step.end < len(prompt) else 0)

@@ -1,4 +1,4 @@
-"""Small helpers of a Prefill rank's owner: who waits for which step and why, and poison for slots that nobody may read.
+"""Small helpers of a Prefill rank's owner: who waits for which steps and why, and poison for slots that nobody may read.
 
 Rules: the owner's thread calls everything here; a wait ends once; each second of it is put down to what it was for.
 """
@@ -7,61 +7,85 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from tidegate.engine.prefill_group import PrefillGroup
-from tidegate.engine.prefill_parts import Claimed, Times
+from tidegate.engine.prefill_parts import Claimed, RunOver, Times
 from tidegate.engine.slots import SharedMemory
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
+from tidegate.protocol.prefill_moves import Gate
 
-__all__ = ["Poison", "Waiter", "Waits", "poison_slot"]
+__all__ = ["Found", "Poison", "Waiter", "Waits", "poison_slot"]
+
+Found = Claimed | RunOver
+"""Where a step may be written, or why its run is over."""
 
 
 class Waiter:
-    """The computing thread, which wants to write `step` next.  A bare lock wakes it: this is done for every layer."""
+    """The computing thread, which wants to know of `steps`, of `enough` of them at least.  A bare lock wakes it: this is done for every
+    layer.
+    """
 
-    __slots__ = ("_come", "_found", "for_copies", "since", "step")
+    __slots__ = ("_come", "_enough", "_found", "for_copies", "left", "since")
 
-    def __init__(self, step: TransferId, for_copies: bool) -> None:
-        self.step, self.for_copies, self.since = step, for_copies, time.monotonic()
-        self._found: Claimed | None = None
+    def __init__(self, steps: Sequence[TransferId], enough: int) -> None:
+        self.left, self._enough, self.since, self.for_copies = list(steps), enough, time.monotonic(), False
+        self._found: dict[TransferId, Found] = {}
         self._come = threading.Lock()
         self._come.acquire()
 
-    def wait(self) -> Claimed | None:
-        """Where the step may be written, once it may; None when it is worth asking what has happened."""
+    def wait(self) -> dict[TransferId, Found]:
+        """What is known of them, once that is enough; less when the engine has failed."""
         self._come.acquire()
         return self._found
 
-    def wake(self, found: Claimed | None) -> None:
-        self._found = found
+    def look(self, found: Callable[[TransferId], Found | None]) -> bool:
+        """Ask of those that nothing is known of; is it enough now?"""
+        for step in list(self.left):
+            if (what := found(step)) is not None:
+                self._found[step] = what
+                self.left.remove(step)
+        return len(self._found) >= self._enough
+
+    def wake(self) -> None:
         self._come.release()
 
 
 class Waits:
-    """Those who wait to write a step."""
+    """Those who wait."""
 
     def __init__(self, session: PrefillSession | PrefillGroup, times: Times) -> None:
         self._session, self._times = session, times
         self._waiters: list[Waiter] = []
 
-    def begin(self, step: TransferId) -> Waiter:
-        waiter = Waiter(step, self._for_copies(step))
-        self._waiters.append(waiter)
+    def begin(self, steps: Sequence[TransferId], enough: int, found: Callable[[TransferId], Found | None]) -> Waiter:
+        """found: what is known of a step now; None: nothing yet."""
+        waiter = Waiter(steps, enough)
+        if waiter.look(found):
+            waiter.wake()
+        else:
+            waiter.for_copies = self._for_copies(waiter)
+            self._waiters.append(waiter)
         return waiter
 
-    def end(self, goes_on: Callable[[TransferId], bool], claimed: Callable[[TransferId], Claimed | None]) -> None:
-        """Wake those of whose step `goes_on` says yes, with what `claimed` says of it."""
+    def look(self, found: Callable[[TransferId], Found | None]) -> None:
+        """Wake those who know enough now."""
         for waiter in list(self._waiters):
             self._account(waiter)
-            if goes_on(waiter.step):
+            if waiter.look(found):
                 self._waiters.remove(waiter)
-                waiter.wake(claimed(waiter.step))
+                waiter.wake()
             else:
-                waiter.for_copies = self._for_copies(waiter.step)
+                waiter.for_copies = self._for_copies(waiter)
+
+    def give_up(self) -> None:
+        """Wake all: nothing more will be known."""
+        for waiter in self._waiters:
+            waiter.wake()
+        self._waiters.clear()
 
     def _account(self, waiter: Waiter) -> None:
         """Put the time since the last look down to what it was waited for."""
@@ -72,27 +96,35 @@ class Waits:
             self._times.reads += now - waiter.since
         waiter.since = now
 
-    def _for_copies(self, step: TransferId) -> bool:
-        """Is it our own load or save that `step` waits for, and not (only) Decode?"""
-        slot = self._session.slots[self._session.gate_of(step)]
-        return slot.phase in ("free", "loading") or bool(slot.saves)  # free: what it needs is not saved yet
+    def _for_copies(self, waiter: Waiter) -> bool:
+        """Is it our own load or save that is waited for, and not (only) Decode?"""
+        slots = [self._session.slots[self._session.gate_of(step)] for step in waiter.left]
+        return any(slot.phase in ("free", "loading") or slot.saves for slot in slots)  # free: what it needs is not saved yet
 
 
 class Poison:
-    """Fills slots that became free with NaN (integers with -1), once each time.  fill: does it to a slot."""
+    """Fills what became free with NaN (integers with -1), once each time.  fill: does it to what the lane has in the slot; lane 0 is all
+    of it.
+    """
 
-    def __init__(self, session: PrefillSession | PrefillGroup, fill: Callable[[int], None]) -> None:
+    def __init__(self, session: PrefillSession | PrefillGroup, fill: Callable[[int, int], None]) -> None:
         self._session, self._fill = session, fill
-        self._done: dict[int, int] = {}
+        self._done: dict[Gate, int] = {}
+        for slot in session.plan.slots:
+            fill(slot, 0)
 
     def free_slots(self) -> None:
-        for (index, _), slot in self._session.slots.items():  # one lane: the slot is free when its gate is
-            if slot.phase == "free" and self._done.get(index) != slot.epoch:
-                self._done[index] = slot.epoch
-                self._fill(index)
+        for gate, slot in self._session.slots.items():
+            if slot.phase == "free" and self._done.get(gate, 0) != slot.epoch:
+                self._done[gate] = slot.epoch
+                self._fill(*gate)
 
 
-def poison_slot(memory: SharedMemory, slot: int) -> None:
-    """Fill every row of `slot`."""
+def poison_slot(memory: SharedMemory, slot: int, blocks: Sequence[int] | None = None) -> None:
+    """Fill the rows of `blocks` in `slot`, or every row."""
     for view in memory.views(slot).values():
-        view.fill_(torch.nan if view.is_floating_point() else -1)
+        value = torch.nan if view.is_floating_point() else -1
+        if blocks is None:
+            view.fill_(value)
+        else:
+            view[list(blocks)] = value

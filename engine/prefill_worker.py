@@ -1,6 +1,6 @@
 """The Prefill process: a model that computes prompts chunk by chunk, in the slots that `PrefillEngine` gives it.
 
-Rules: one thread computes, run after run; everything else is the engine's; the parent says when to stop.  Where the instance has
+Rules: one thread computes, step after step, each of as many runs as are ready and fit; everything else is the engine's; the parent says when to stop.  Where the instance has
 several ranks this is the leader, rank 0: it starts the others (`prefill_rank`), and ends when one of them does.
 """
 
@@ -22,10 +22,11 @@ from tidegate.engine.http.prefill_server import Call, PrefillServer
 from tidegate.engine.measuring import prefill_samples
 from tidegate.engine.model import ALONE, GlooRanks
 from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_batches import Batches
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
-from tidegate.engine.prefill_engine import PrefillEngine, Run, RunOver, layer_memory
+from tidegate.engine.prefill_engine import PrefillEngine, layer_memory
 from tidegate.engine.prefill_hands import PrefillHands
-from tidegate.engine.prefill_steps import compute_run
+from tidegate.engine.prefill_steps import compute_step
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
@@ -55,7 +56,7 @@ class PrefillWorker:
         self.model = config.load_model(GlooRanks(self.hands.meeting, rank=0, size=config.p_tp) if config.p_tp > 1 else ALONE)
         self.engine = engine = PrefillEngine(
             self.memory, plan=config.plan(), chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
-            read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
+            lanes=config.prefill_lanes,             read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
             recorder=self.recorder, faults=self.faults, others=self.hands.wait(), say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip
@@ -71,8 +72,9 @@ class PrefillWorker:
             engine.attach(copies=lockstep, links=self.links, hands=lockstep)
         else:
             engine.attach(copies=self.copies, links=self.links)
+        self.batches = Batches(engine, tokens=config.step_tokens or config.chunk, chunk_tokens=config.chunk)
         self.http = self._http()
-        self.compute = 0.0
+        self.compute, self.steps, self.chunks = 0.0, 0, 0
 
     def _weights(self) -> str:
         """What tells the files of one checkpoint from those of another."""
@@ -103,25 +105,21 @@ class PrefillWorker:
         )  # fmt: skip
 
     def serve(self) -> None:
-        """Compute run after run until the parent says stop."""
+        """Compute step after step until the parent says stop."""
         self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.http.server)
         self.engine.open()
         self.http.server.start()
         self.parent.say("ready", http_port=self.http.server.port)
-        while (run := self.engine.next_run()) is not None:
+        while (parts := self.batches.next_step()) is not None:
             began = time.monotonic()
-            try:
-                self._prefill(run)
-            except RunOver as over:
-                self.parent.say("progress", text=str(over))
+            over = compute_step(self.engine, self.model, parts, self.faults)
             self.compute += time.monotonic() - began
+            self.batches.computed(parts, over)
+            self.steps, self.chunks = self.steps + 1, self.chunks + len(parts)
+            for run, chunk in parts:
+                why = over.get(run.nonce)
+                self.parent.say("progress", text=str(why or f"prefill {run.start.request}: chunk {chunk} of {run.chunks}"))
         self._close()
-
-    def _prefill(self, run: Run) -> None:
-        def told(chunk: int) -> None:
-            self.parent.say("progress", text=f"prefill {run.start.request}: chunk {chunk} of {run.chunks}")
-
-        compute_run(self.engine, self.model, run, self.faults, told)
 
     def _close(self) -> None:
         self.engine.owner.ask(self.links.close)
@@ -130,6 +128,7 @@ class PrefillWorker:
         stats = self.engine.close() | {
             "bytes_saved": self._moved("bytes_saved"), "bytes_loaded": self._moved("bytes_loaded"),
             "bytes_reused": self._moved("bytes_reused"), "tokens_reused": self.copies.tokens_reused, "compute_s": self.compute,
+            "steps": self.steps, "chunks": self.chunks,
             "injected": self.faults.injected, "http_refused": self.http.server.refused,
         }  # fmt: skip
         self.parent.say("stats", stats=stats)

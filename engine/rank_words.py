@@ -14,8 +14,8 @@ from tidegate.engine.pull_shm import Part
 from tidegate.protocol.messages import Start, TransferId
 
 __all__ = [
-    "Attended", "Begin", "Connect", "CopyBegins", "CopyEnded", "Ended", "Failed", "Forward", "Go", "HandWord", "Here", "LeaderWord", "Over",
-    "Own", "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop", "Written", "pack",
+    "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Ended", "Failed", "Forward", "Go", "HandWord", "Here", "LeaderWord", "Own",
+     "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop", "Written", "pack",
     "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
 ]  # fmt: skip
 
@@ -37,19 +37,19 @@ class Begin(Word, frozen=True):
     backed: int
 
 
+class Compute(Word, frozen=True):
+    """The next step: these (run, chunk) together."""
+
+    parts: tuple[tuple[int, int], ...]
+
+
 class Go(Word, frozen=True):
-    """All ranks agreed on `step`: compute it, in `slot`, which is yours in `epoch`."""
+    """All ranks agreed on one more layer of the step: compute (step, slot, epoch) of each, which is yours.
 
-    step: TransferId
-    slot: int
-    epoch: int
+    What is not named any more has left, at every rank before the same layer; nothing is named: the step is over.
+    """
 
-
-class Over(Word, frozen=True):
-    """Nothing more is computed of `run`; every rank hears it before the same step."""
-
-    run: int
-    reason: str
+    steps: tuple[tuple[TransferId, int, int], ...]
 
 
 class CopyBegins(Word, frozen=True):
@@ -77,9 +77,10 @@ class Ended(Word, frozen=True):
 
 
 class Poisoned(Word, frozen=True):
-    """`slot` became free: fill it with NaN (-1)."""
+    """What `blocks` hold in `slot` (None: all of it) became free: fill it with NaN (-1)."""
 
     slot: int
+    blocks: tuple[int, ...] | None
 
 
 class Connect(Word, frozen=True):
@@ -147,19 +148,15 @@ class Here(Word, frozen=True):
 
 
 class Written(Word, frozen=True):
-    """The rows of `step` are in its slot."""
+    """The rows of (step, slot, epoch) each are there."""
 
-    step: TransferId
-    slot: int
-    epoch: int
+    steps: tuple[tuple[TransferId, int, int], ...]
 
 
 class Attended(Word, frozen=True):
-    """The attention of `step` needs its slot no more."""
+    """The attention of (step, slot, epoch) each needs its slot no more."""
 
-    step: TransferId
-    slot: int
-    epoch: int
+    steps: tuple[tuple[TransferId, int, int], ...]
 
 
 class CopyEnded(Word, frozen=True):
@@ -199,7 +196,7 @@ class Failed(Word, frozen=True):
     reason: str
 
 
-LeaderWord = Begin | Go | Over | CopyBegins | Remove | Ended | Poisoned | Connect | Own | Read | Scheduled | Reclaim | Forward | Stop
+LeaderWord = Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Own | Read | Scheduled | Reclaim | Forward | Stop
 HandWord = Here | Written | Attended | CopyEnded | Owned | ReadEnded | Stats | Failed
 
 _encoder = msgspec.msgpack.Encoder()

@@ -42,7 +42,7 @@ class PrefillSession(PrefillMoves):
     None if there is none left; incarnation: the nonce of this process's life; member, members: this rank's index in its
     contributor group (`topology`), 0 being the leader, and the group's size; pool: the group's one table of pool objects, shared by
     its members' sessions, which then have one owner thread; lanes: sets of blocks that each slot has, one gate each, so that runs
-    of different lanes are in flight side by side.  Call it from one thread only.
+    of different lanes are in flight side by side; a run may name one more, whose gates are free then.  Call it from one thread only.
     """
 
     # ---- the worker's steps ---------------------------------------------------------------------------------------

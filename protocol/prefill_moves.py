@@ -141,8 +141,8 @@ class PrefillMoves(Session):
     def can_release_lane(self, lane: int) -> bool:
         """May the blocks of `lane` be given to other lanes?  Nobody writes or reads them: no run that is in it goes on, and all of
         its gates are free.  A run may begin in the lane at any time: its gates alone keep it from what others still need."""
-        busy = any(self.lanes[run] == lane and PR.CanFail(state) for run, state in self.runs.items())
-        return not busy and all(state.phase == "free" for (_, k), state in self.slots.items() if k == lane)
+        free = all(state.phase == "free" for (_, k), state in self.slots.items() if k == lane)
+        return free and not any(self.lanes[run] == lane and PR.CanFail(state) for run, state in self.runs.items())
 
     def is_held(self, transfer: TransferId) -> bool:
         """Is READY still worth repeating?"""
@@ -183,6 +183,8 @@ class PrefillMoves(Session):
         chunks = -(-start.tokens // self.chunk_tokens)
         self.runs[run] = PR.Start(self.runs.get(run) or PR.Initial(), start.attempt, chunks, self.plan.layers)
         self.starts[run], self.lanes[run] = start, lane
+        for slot in self.plan.slots:  # a lane that nobody was in yet
+            self.slots.setdefault((slot, lane), PB.Initial())
 
     def _spoil(self, key: tuple[int, int]) -> None:
         if key in self.pool and PO.CanFail(self.pool[key]):
