@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
@@ -22,7 +21,7 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_places import Places
-from tidegate.engine.prefill_waits import Found, Poison, Waiter, Waits, poison_slot
+from tidegate.engine.prefill_waits import Found, Poison, Saving, Waiter, Waits, poison_slot
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
@@ -59,7 +58,7 @@ class PrefillCore:
         self.open: dict[TransferId, Claimed] = {}  # steps ahead, once they may be written; the computing thread takes them out
         self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
-        self._saving: dict[TransferId, list[threading.Event]] = {}
+        self._saving = Saving()
         self.poisons = [Poison(session, self._fill_free)] if poison else []
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
@@ -142,20 +141,13 @@ class PrefillCore:
     def give_up(self) -> None:
         """The owner's thread has failed: whoever waits for anything goes on, and will hear of that when it asks."""
         self.waits.give_up()
-        for events in self._saving.values():
-            for event in events:
-                event.set()
+        self._saving.give_up()
         self.ready_runs.put(None)
 
     def saved(self, chunks: Sequence[tuple[int, int]]) -> list[threading.Event]:
         """One event for each save of `chunks`, (run, chunk) each, that is under way."""
         self.execute([])
-        found = []
-        for step, events in self._saving.items():
-            if (step.run, step.chunk) in chunks:
-                events.append(threading.Event())
-                found.append(events[-1])
-        return found
+        return self._saving.events(chunks)
 
     def _need_writable(self, step: TransferId) -> None:
         if not self.is_writable(step):
@@ -200,7 +192,7 @@ class PrefillCore:
             case BeginLoad(step, slot, epoch):
                 self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
             case BeginSave(step, slot, epoch):
-                self._saving[step] = []
+                self._saving.begun(step)
                 self.copies.save(step, Work(slot, epoch, labels(step)), self._saved)
             case RunEnded(run, verdict, reason):
                 self._run_ended(run, verdict, reason)
@@ -248,8 +240,7 @@ class PrefillCore:
         self.execute(self.session.save_end(step, outcome.ok))
         if self.session.pool[step.run, step.chunk].phase == "readable":
             self.copies.finish(step.run, step.chunk)
-        for event in self._saving.pop(step):
-            event.set()
+        self._saving.ended(step)
 
     # ---- what has become possible ----------------------------------------------------------------------------------
 

@@ -136,8 +136,8 @@ class PrefillEngine(PrefillCalls):
     # ---- from the computing thread: `PrefillCalls`, and ------------------------------------------------------------
 
     def ready(self, parts: Sequence[tuple[Run, int]]) -> list[bool]:
-        """Which of these chunks, each the next of its run, could be begun without waiting, or not at all since their run has failed.  Blocks
-        until there is one.
+        """Which of these chunks, each the next of its run, could be begun without waiting, or are of a run that has failed.  Blocks until
+        there is one.
         """
         steps = [TransferId(run.nonce, chunk, 1) for run, chunk in parts]
         found = self.owner.ask(partial(self.core.claim, *steps, enough=1)).wait()
@@ -155,10 +155,11 @@ class PrefillEngine(PrefillCalls):
         self._server.close()
         trace_footer(self._recorder)
         times, layout = self.core.times, self.memory.layout
+        busy = {slot for (slot, _), gate in self.core.session.slots.items() if gate.phase != "free"}
         return {
             "gates": times.gates, "blocked_s": times.blocked, "reads_s": times.reads, "load_s": times.load, "save_s": times.save,
             "slot_bytes": layout.size, "slots": layout.slots, "blocks": layout.blocks, "blocks_free": self.blocks.free,
-            "refused": self.owner.refused, "slots_free": sum(s.phase == "free" for s in self.core.session.slots.values()),
+            "refused": self.owner.refused, "slots_free": layout.slots - len(busy),
         }  # fmt: skip
 
     def _crash(self, error: BaseException) -> None:

@@ -74,6 +74,9 @@ class Place(NamedTuple):
     views: dict[str, Tensor]
 
 
+NOWHERE, NOT_CLAIMED = TransferId(0, 0, 0), Claimed(0, 0)
+
+
 @dataclass(slots=True)
 class Part:
     """One run's share of the step that is being computed.  id, at: of the layer that it is at; over: set once it has left the step."""
@@ -81,8 +84,8 @@ class Part:
     run: Run
     step: Step | None = None
     over: RunOver | None = None
-    id: TransferId = TransferId(0, 0, 0)
-    at: Claimed = Claimed(0, 0)
+    id: TransferId = NOWHERE
+    at: Claimed = NOT_CLAIMED
 
     @property
     def now(self) -> Step:

@@ -18,7 +18,7 @@ from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.prefill_moves import Gate
 
-__all__ = ["Found", "Poison", "Waiter", "Waits", "poison_slot"]
+__all__ = ["Found", "Poison", "Saving", "Waiter", "Waits", "poison_slot"]
 
 Found = Claimed | RunOver
 """Where a step may be written, or why its run is over."""
@@ -100,6 +100,34 @@ class Waits:
         """Is it our own load or save that is waited for, and not (only) Decode?"""
         slots = [self._session.slots[self._session.gate_of(step)] for step in waiter.left]
         return any(slot.phase in ("free", "loading") or slot.saves for slot in slots)  # free: what it needs is not saved yet
+
+
+class Saving:
+    """The saves that are under way, and who waits for their ends."""
+
+    def __init__(self) -> None:
+        self._events: dict[TransferId, list[threading.Event]] = {}
+
+    def begun(self, step: TransferId) -> None:
+        self._events[step] = []
+
+    def ended(self, step: TransferId) -> None:
+        for event in self._events.pop(step):
+            event.set()
+
+    def events(self, chunks: Sequence[tuple[int, int]]) -> list[threading.Event]:
+        """One for each save of `chunks`, (run, chunk) each, set when it has ended."""
+        found = []
+        for step, events in self._events.items():
+            if (step.run, step.chunk) in chunks:
+                events.append(threading.Event())
+                found.append(events[-1])
+        return found
+
+    def give_up(self) -> None:
+        """Nothing more will end."""
+        for step in list(self._events):
+            self.ended(step)
 
 
 class Poison:

@@ -1,7 +1,8 @@
 """The Prefill process: a model that computes prompts chunk by chunk, in the slots that `PrefillEngine` gives it.
 
-Rules: one thread computes, step after step, each of as many runs as are ready and fit; everything else is the engine's; the parent says when to stop.  Where the instance has
-several ranks this is the leader, rank 0: it starts the others (`prefill_rank`), and ends when one of them does.
+Rules: one thread computes, step after step, each of as many runs as are ready and fit; everything else is the engine's; the parent says
+when to stop.  Where the instance has several ranks this is the leader, rank 0: it starts the others (`prefill_rank`), and ends when one
+of them does.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class PrefillWorker:
         self.model = config.load_model(GlooRanks(self.hands.meeting, rank=0, size=config.p_tp) if config.p_tp > 1 else ALONE)
         self.engine = engine = PrefillEngine(
             self.memory, plan=config.plan(), chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
-            lanes=config.prefill_lanes,             read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
+            lanes=config.prefill_lanes, read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
             recorder=self.recorder, faults=self.faults, others=self.hands.wait(), say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip

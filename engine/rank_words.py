@@ -14,9 +14,9 @@ from tidegate.engine.pull_shm import Part
 from tidegate.protocol.messages import Start, TransferId
 
 __all__ = [
-    "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Ended", "Failed", "Forward", "Go", "HandWord", "Here", "LeaderWord", "Own",
-     "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop", "Written", "pack",
-    "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
+    "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Ended", "Failed", "Forward", "Go", "HandWord", "Here",
+    "LeaderWord", "Own", "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop",
+    "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
 ]  # fmt: skip
 
 

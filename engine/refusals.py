@@ -185,6 +185,14 @@ def _blocks(s: Settings) -> str:
     return "" if p == d else f"block_size is {p} on Prefill and {d} on Decode: Decode copies whole blocks; give both one size"
 
 
+def _chunk(s: Settings) -> str:
+    chunk, step = s.prefill.long_prefill_token_threshold, s.prefill.max_num_batched_tokens
+    if chunk <= step:
+        return ""
+    return (f"long_prefill_token_threshold is {chunk} and max_num_batched_tokens {step}: a step holds a chunk at least; give at most "
+            f"{step}, or 0")  # fmt: skip
+
+
 SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("hybrid", "hybrid KV cache layouts", _hybrid),
     Rule("ungated", "shared buffers with a connector that has no completion gate for each buffer (MooncakeLayerwiseConnector)", _ungated),
@@ -203,6 +211,7 @@ SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("transfer backends", "unequal `transfer_backend` on the two sides", _same_backend),
     Rule("stray protocol", "a memfabric protocol without memfabric", _stray_protocol),
     Rule("block size", "unequal `block_size` on the two sides", _blocks),
+    Rule("chunk", "chunks that are longer than a step", _chunk),
     Rule("backends", "`memcache` and `memfabric` (this release)", _backends),
     Rule("device", "a device that is not there", _device),
 )

@@ -63,6 +63,7 @@ OPTIONS = {
     "--device": Option(Instance, "device"),
     "--deadline": Option(Instance, "deadline_seconds"),
     "--concurrency": Option(Instance, "max_num_seqs", ("decode",)),
+    "--prefill-concurrency": Option(Instance, "max_num_seqs", ("prefill",)),
     "--p-tp": Option(Instance, "tensor_parallel_size", ("prefill",)),
     "--d-tp": Option(Instance, "tensor_parallel_size", ("decode",)),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
@@ -123,7 +124,9 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
     return RunConfig(**(rest | {
         "requests": requests,
         "model": rest.get("model", {}) | {"dtype": p.dtype},
-        "chunk": p.max_num_batched_tokens,
+        "chunk": p.long_prefill_token_threshold or p.max_num_batched_tokens,
+        "step_tokens": p.max_num_batched_tokens,
+        "prefill_lanes": p.max_num_seqs or 1,
         "block_size": p.block_size,
         "num_blocks": p.num_gpu_blocks_override or 0,
         "shared_buffers": store.layerwise_num_shared_buffers,

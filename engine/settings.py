@@ -135,8 +135,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One instance's options, as on the command line of a vLLM server."""
 
     block_size: Annotated[int, Key("tokens of a KV block, at least 1, the same on both sides", good=_least(1))] = 128
-    max_num_batched_tokens: Annotated[int, Key("tokens of one prefill chunk, at least 1", "2048 or more", _least(1))] = 512
-    max_num_seqs: Annotated[int | None, Key("requests at once, at least 1; left out: all that are given", "256", _least(1))] = None
+    max_num_batched_tokens: Annotated[int, Key(
+        "Prefill's: tokens that are computed in one step, of one request or of several, at least 1", "2048 or more", _least(1))] = 512
+    long_prefill_token_threshold: Annotated[int, Key(
+        "Prefill's: tokens of one chunk, so the most of one request in a step, at most max_num_batched_tokens; 0: as many", "0",
+        _least(0))] = 0  # fmt: skip
+    max_num_seqs: Annotated[int | None, Key(
+        "requests at once, at least 1. Decode's left out: all that are given; Prefill's, the requests of one step: 1", "256",
+        _least(1))] = None  # fmt: skip
     deadline_seconds: Annotated[float | None, Key(
         "Decode's: seconds until a request whose KV is not complete fails, more than 0; left out: 120, or 0.1 for each token of all "
         "prompts", "-", lambda value: value is None or value > 0)] = None  # fmt: skip

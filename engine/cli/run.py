@@ -35,6 +35,9 @@ def command(
     host_memory: Annotated[float | None, typer.Option(help="GiB of host memory for Decode's main KV. [demo: 128]")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="bfloat16; with --check-mode float32 or float64. [demo: bfloat16]")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Requests at once on Decode; the others wait. [demo: all]")] = None,
+    prefill_concurrency: Annotated[
+        int | None, typer.Option(help="Requests that Prefill computes side by side, in steps of at most --chunk tokens. [demo: 1]")
+    ] = None,
     p_tp: Annotated[int | None, typer.Option("--p-tp", help="Ranks of Prefill, a process each; a multiple of Decode's. [demo: 1]")] = None,
     d_tp: Annotated[int | None, typer.Option("--d-tp", help="Ranks of Decode, a process each. [demo: 1]")] = None,
     deadline: Annotated[
@@ -74,6 +77,7 @@ def command(
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
         "--p-tp": p_tp, "--d-tp": d_tp, "--concurrency": concurrency,
+        "--prefill-concurrency": prefill_concurrency,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]

@@ -51,6 +51,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("topology", raw(prefill__tensor_parallel_size=3, decode__tensor_parallel_size=2), "Decode's must divide Prefill's; choose 2, 4, 6"),
     ("one DP rank", raw(prefill__data_parallel_size=2), "prefill.data_parallel_size is 2: this release runs one DP rank"),
     ("one DP rank", raw(decode__data_parallel_size=2), "decode.data_parallel_size is 2"),
+    ("chunk", raw(prefill__long_prefill_token_threshold=513), "long_prefill_token_threshold is 513 and max_num_batched_tokens 512"),
     ("dtype", raw(prefill__dtype="float16", decode__dtype="float16"),
      "dtype is 'float16': the main KV cache must be bfloat16; give that, or float32 or float64 in check mode"),
     ("dtype", raw(decode__dtype="float64"), "decode.dtype is 'float64': the main KV cache must be bfloat16; .* need check mode"),

@@ -114,6 +114,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefill__num_gpu_blocks_override": 0}, "num_gpu_blocks_override is 0"),
     ({"prefill__tensor_parallel_size": 0}, "tensor_parallel_size is 0"),
     ({"prefill__data_parallel_size": 0}, "data_parallel_size is 0"),
+    ({"prefill__long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1"),
     ({"prefill__enforce_eager": "yes"}, "enforce_eager is 'yes'"),
     ({"decode__additional_config": 3}, "decode.additional_config is 3: give an object"),
     ({"top__check_mode": "on"}, "check_mode is 'on'"),
@@ -210,6 +211,20 @@ def test_the_workers_are_told_what_the_settings_say() -> None:
     assert (c.shared_buffers, c.independent_layers, c.port, c.concurrency, c.host_memory_gib) == (3, (0,), 4321, 1, 2)
     assert len(c.layer_plan().buffers) == 4
     assert run_config(run_settings(None, {}), prompts_of(bytes(999), 2, 64)).concurrency == 2
+
+
+def test_a_step_of_several_requests_is_larger_than_a_chunk_where_that_is_asked_for() -> None:
+    def told(**changes: Any) -> tuple[int, int, int]:
+        c = run_config(run_settings(raw(**changes), {}), prompts_of(bytes(999), 2, 64))
+        return c.chunk, c.step_tokens, c.prefill_lanes
+
+    assert told() == (512, 512, 1)
+    assert told(prefill__long_prefill_token_threshold=100, prefill__max_num_seqs=3, decode__max_num_seqs=4) == (100, 512, 3)
+
+
+def test_requests_side_by_side_leave_no_trace_yet() -> None:
+    with pytest.raises(ConfigError, match="max_num_seqs is 2 on Prefill: the trace of requests side by side is not recorded"):
+        run_config(run_settings(raw(prefill__max_num_seqs=2), {}), prompts_of(bytes(99), 1, 64), trace="/t")
 
 
 def test_layer_buffers_hold_the_longest_prompts_that_are_here_at_once() -> None:

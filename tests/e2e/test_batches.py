@@ -1,0 +1,42 @@
+"""Several requests in one Prefill step, in real processes: each gets the bits that it gets alone, and what fails is one request's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from pair_tools import TEXT, config, run
+
+from tidegate.engine.config import FaultSpec, Request, RunConfig
+
+LONG = bool(os.environ.get("TIDEGATE_LONG"))
+
+
+def batched(**changes: Any) -> RunConfig:
+    """Four prompts of 1 to 4 chunks, whose Prefill computes up to three side by side, at most two full chunks in a step."""
+    prompts = {"long": TEXT[:300], "middle": TEXT[11:171], "short": TEXT[5:12], "last": TEXT[50:290]}
+    requests = tuple(Request(name, tuple(prompt)) for name, prompt in prompts.items())
+    return config(**({"requests": requests, "concurrency": 4, "prefill_lanes": 3, "step_tokens": 160} | changes))
+
+
+@pytest.mark.parametrize("p_tp", [2, *([1] if LONG else [])])
+def test_requests_of_one_step_get_the_bits_that_they_get_alone(p_tp: int) -> None:
+    c = batched(p_tp=p_tp)
+    result, compared = run(c)
+    assert all(one.equal for one in compared), compared
+    prefill = result.stats["prefill"]
+    assert prefill["chunks"] == 4 + 2 + 1 + 3
+    assert prefill["steps"] < prefill["chunks"], "no step had several requests"
+    assert prefill["blocks_free"] == prefill["blocks"]
+
+
+@pytest.mark.parametrize("p_tp", [1, *([2] if LONG else [])])
+def test_a_request_that_fails_leaves_the_step_to_the_others(p_tp: int) -> None:
+    c = batched(p_tp=p_tp, decode_faults=(FaultSpec(where="read", mode="quiet", layer=2, chunk=4),))
+    result, compared = run(c)
+    assert not result.results[0].ok
+    assert "layer 2" in result.results[0].text
+    assert all(one.equal for one in compared[1:]), compared
+    assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
+    assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"]
