@@ -101,9 +101,11 @@ def test_a_memory_server_outlives_a_time_without_descriptors() -> None:
     address = f"tidegate-test-{uuid.uuid4()}"
     with subprocess.Popen([sys.executable, "-c", SERVER, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as server:  # fmt: skip
-        assert server.stdin and server.stdout and server.stderr
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
         assert server.stdout.readline() == "full\n"
-        with pytest.raises(OSError):  # noqa: PT011 - whichever way it is not served
+        with pytest.raises((OSError, ValueError)):  # an accept that waits has its descriptor already, and no second one
             slots.fetch_memory(address, timeout=0.5)
         assert "Too many open files; trying on" in server.stderr.readline()
         server.stdin.write("more\n")
