@@ -17,9 +17,9 @@ from typing import NoReturn, TypeVar
 import msgspec
 import zmq
 
+from tidegate.engine.endings import FAILED, end_with_any_thread
 from tidegate.engine.hands import HandConfig
 from tidegate.engine.rank_words import Failed, HandWord, pack
-from tidegate.engine.worker_io import FAILED
 
 __all__ = ["Leader", "run_hand"]
 
@@ -31,7 +31,8 @@ class Leader:
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the leader drains, and says when
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the leader drains, and says when
         self._leaving = threading.Lock()
         self.told = msgspec.json.decode(sys.stdin.buffer.readline(), type=HandConfig)
         threading.Thread(target=self._watch, name="leader", daemon=True).start()
@@ -84,6 +85,7 @@ def run_hand(role: str, body: Callable[[Leader], None]) -> None:
 
     torch.set_num_threads(1)
     leader = Leader()
+    end_with_any_thread(leader.fail)
     logging.basicConfig(level=logging.WARNING, format=f"{role} rank {leader.told.rank}: %(message)s")
     try:
         body(leader)

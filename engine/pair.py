@@ -25,7 +25,7 @@ import msgspec
 from tidegate.engine.config import RunConfig
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.proxy import ProxyConfig
-from tidegate.engine.pool_folder import run_folder
+from tidegate.engine.pool_folder import run_folder, sweep
 from tidegate.engine.worker_io import Line
 
 __all__ = ["PairError", "PairResult", "run_pair"]
@@ -223,6 +223,7 @@ def run_pair(
     the process ids.  A request that failed is a result with ok=False, its HTTP status (0: the client got no answer) and its reason in
     text.
     """
+    sweep()
     folder, lock = run_folder()
     run, began = Run(config, on_line, timeout), time.monotonic()
     try:

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from tidegate.engine.pool_change import TABLES
-from tidegate.engine.pool_client import pid_namespace
+from tidegate.engine.pool_client import Client, is_alive, pid_namespace, this_process
 from tidegate.engine.pool_interface import PoolError
 from tidegate.engine.pool_layout import ExtentLayout
 from tidegate.kernels.copy import Bytes
@@ -31,7 +31,7 @@ from tidegate.kernels.copy import Bytes
 __all__ = ["PoolFolder", "new_folder", "run_folder", "sweep"]
 
 VERSION = 1
-POOLS, RUNS = "tidegate-pool", "tidegate-run"
+POOLS, RUNS, MAKING = "tidegate-pool", "tidegate-run", ".tidegate-run"
 INDEX_BYTES, INDEX_BYTES_PER_EXTENT = 4 << 20, 2048
 READERS, LOCK_BYTES = 512, 64 << 10
 
@@ -57,23 +57,33 @@ def new_folder() -> Path:
 
 
 def run_folder() -> tuple[Path, int]:
-    """A new private folder in shared memory for one run, whose pool is named "pool" in it, and a lock on it.
+    """A new private folder in shared memory for one run or one server, whose pool is named "pool" in it, and a lock on it.
 
     The descriptor is to be closed when the folder has been removed; should it be closed by a sudden death, `sweep` removes it.
     """
-    made = Path(tempfile.mkdtemp(prefix=".tidegate-", dir=_root()))  # not to be swept yet
+    me = this_process()
+    made = _root() / f"{MAKING}-{os.geteuid()}-{pid_namespace()}-{me.pid}-{me.started}-{secrets.token_hex(8)}"
+    made.mkdir(0o700)  # until it is locked, its name says whose it is
     lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock, fcntl.LOCK_EX)
     return made.rename(made.with_name(f"{RUNS}-{os.geteuid()}-{secrets.token_hex(8)}")), lock
 
 
 def sweep() -> int:
-    """Remove this user's pools in shared memory whose processes are all dead; how many."""
+    """Remove this user's pools and folders in shared memory whose processes are all dead; how many.
+
+    Nothing that a living process uses is touched: each folder is looked at under its lock, which ends with the process that holds it.
+    """
     count, user = 0, os.geteuid()
     for path in [*_root().glob(f"{POOLS}-{user}-*"), *_root().glob(f"{RUNS}-{user}-*/pool")]:
         with contextlib.suppress(OSError), _alone(path, make=False) as users:
             count += _clear_if_unused(path, users)
-    return count + sum(map(_remove_run, _root().glob(f"{RUNS}-{user}-*")))
+    count += sum(map(_remove_run, _root().glob(f"{RUNS}-{user}-*")))
+    for path in _root().glob(f"{MAKING}-{user}-{pid_namespace()}-*"):
+        pid, started = path.name.split("-")[-3:-1]
+        if not is_alive(Client(int(pid), int(started))):
+            count += _remove_run(path)
+    return count
 
 
 def _remove_run(path: Path) -> bool:

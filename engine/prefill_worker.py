@@ -44,8 +44,9 @@ class PrefillWorker:
         self.faults = Injector(config.prefill_faults)
         self.recorder = self._recorder()
         self.memory = layer_memory(config.slot_layout())
+        own = f"{config.scratch_folder}/pool" if config.scratch_folder else None
         pool = LocalPool(
-            extent_layout(self.memory.layout), config.pool_objects, folder=config.pool_folder or None, recorder=self.recorder,
+            extent_layout(self.memory.layout), config.pool_objects, folder=config.pool_folder or own, recorder=self.recorder,
             faults=self.faults.copies(), pin_seconds=config.pin_seconds,
         )  # fmt: skip
         rows = f"{config.model_config()!r} of seed {config.seed} {self._weights()}"

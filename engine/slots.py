@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import socket
@@ -25,6 +26,7 @@ import torch
 from tidegate.engine.slot_layout import DTYPES, SlotLayout, check_layout
 from tidegate.kernels.copy import Bytes
 
+log = logging.getLogger(__name__)
 F_SEAL_FUTURE_WRITE = 0x10  # Linux 5.1; not in the fcntl module of Python 3.11
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
 MAX_LAYOUT_BYTES = 1 << 20
@@ -43,11 +45,14 @@ class SharedMemory:
         """New zeroed memory, sealed; OSError where the system has none left or cannot seal (Linux 5.1 can)."""
         fd = os.memfd_create("tidegate-slots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(fd, layout.size)
+            os.posix_fallocate(fd, 0, layout.size)  # really: what is not there is an error now and no SIGBUS later
             mapping = mmap.mmap(fd, layout.size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)  # after the one writable mapping there will ever be
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            if isinstance(error, OSError):
+                why = f"layer buffers of {layout.size} bytes cannot be had: {error.strerror}; give fewer shared buffers or shorter prompts"
+                raise OSError(error.errno, why) from error
             raise
         return cls(fd, layout, mapping)
 
@@ -151,6 +156,7 @@ class MemoryServer:
                 error.errno, f"address {address!r}: {error.strerror}; give each process an address of its own"
             ) from error
         self._socket.listen()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="memory-server", daemon=True)
         self._thread.start()
 
@@ -158,14 +164,19 @@ class MemoryServer:
         while True:
             try:
                 peer, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                log.warning("memory server %s: %s; trying on", self.address, error.strerror)  # no descriptor is left, say
+                self._closed.wait(0.2)
+                continue
             with peer, contextlib.suppress(OSError):  # a peer that went away concerns nobody else
                 peer.settimeout(5)
                 if _user(peer) == os.geteuid():
                     send_memory(peer, self._memory)
 
     def close(self) -> None:
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
         self._thread.join()

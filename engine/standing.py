@@ -2,7 +2,8 @@
 
 Rules: one line on standard output when requests are answered, everything else goes to the log on standard error; SIGTERM or Ctrl-C
 drains: the proxy is told to send no more, new work is refused, what is under way ends, then the server stops with exit code 0; a second
-signal does not wait; an error ends the process with exit code 4 and is its last line.
+signal does not wait; an error ends the process, with exit code 2 before it was ready and 4 from then on, and is its last line; whatever
+ends it in order or by an error, its folder goes with it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any, NoReturn
 import httpx
 import msgspec
 
+from tidegate.engine.endings import Ending
 from tidegate.engine.http.bodies import Instance
 from tidegate.engine.http.server import LOOPBACK
-from tidegate.engine.worker_io import FAILED, Drains, Line
+from tidegate.engine.worker_io import Drains, Line, discard
 
 __all__ = ["Joined", "Standing"]
 
@@ -67,11 +69,13 @@ class Standing:
     """The host of a worker that nobody started but the user.
 
     role: prefill, decode or proxy; drain_seconds: how long what is under way may take when it is to stop; proxy: URL of the one to join,
-    "" for none.
+    "" for none; scratch: the server's own folder.
     """
 
-    def __init__(self, role: str, *, drain_seconds: float, proxy: str = "") -> None:
-        self._role, self._drain_seconds, self._proxy = role, drain_seconds, proxy
+    def __init__(self, role: str, *, drain_seconds: float, proxy: str = "", scratch: str = "") -> None:
+        self._role, self._drain_seconds, self._proxy, self._scratch = role, drain_seconds, proxy, scratch
+        self._leaving = threading.Lock()  # taken for good by the thread that ends the process
+        self.serves = False
         self._joined: Joined | None = None
         self._signals = 0
         self._on_stop: Callable[[], None] = lambda: None
@@ -94,11 +98,15 @@ class Standing:
             log.info("%s", ", ".join(f"{name} {value:g}" for name, value in line.stats.items()))
 
     def fail(self, text: str) -> NoReturn:
+        """Say why, and end the process now, from whatever thread; its folder is removed."""
+        self._leaving.acquire()
         sys.stderr.write(f"tidegate {self._role}: {text}\n")
         sys.stderr.flush()
-        os._exit(FAILED)
+        discard(self._scratch)
+        os._exit(Ending.FAILED if self.serves else Ending.REFUSED)
 
     def _ready(self, line: Line) -> None:
+        self.serves = True
         url = f"http://{LOOPBACK}:{line.http_port}"
         control = f", control plane at port {line.port}" if line.port else ""
         sys.stdout.write(f"tidegate {self._role}: ready at {url}{control}\n")

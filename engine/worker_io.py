@@ -19,10 +19,11 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["FAILED", "Drains", "Host", "Line", "Parent", "run_worker"]
+from tidegate.engine.endings import FAILED, ORPHANED, end_with_any_thread
+
+__all__ = ["FAILED", "Drains", "Host", "Line", "Parent", "discard", "run_worker"]
 
 T = TypeVar("T")
-FAILED, ORPHANED = 4, 3  # exit codes
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -118,7 +119,7 @@ class Parent:
 
     def _orphaned(self) -> NoReturn:
         """The parent has gone, so its folder is ours to remove."""
-        _discard(self._scratch)
+        discard(self._scratch)
         os._exit(ORPHANED)
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -129,7 +130,7 @@ class Parent:
                 view = view[os.write(self._out, view) :]
 
 
-def _discard(folder: str) -> None:
+def discard(folder: str) -> None:
     """Remove `folder`; renamed first, so that a copy that is still under way creates nothing new in it."""
     if folder:
         gone = f"{folder}.{os.getpid()}"
@@ -144,6 +145,7 @@ def run_worker(role: str, body: Callable[[Parent], None]) -> None:
     if torch := sys.modules.get("torch"):  # the proxy computes nothing, and does not load it
         torch.set_num_threads(1)
     parent = Parent()
+    end_with_any_thread(lambda reason: parent.fail(f"{role}: {reason}"))
     try:
         body(parent)
     except Exception as error:

@@ -1,9 +1,9 @@
 """The command `tidegate`.
 
 Rules: one verb, one module with a function `command` whose docstring ends in an example; a verb imports what it needs inside
-that function, so that `tidegate --help` stays fast.  Exit codes: 0 as wished; 1 the verb found what it looks for (a stale
-file, a violated model, a wrong token); 2 it could not do its work (bad arguments, no Java, a broken module); 128 and the number of
-the signal that ended it.  SIGTERM and SIGHUP end a verb as Ctrl-C does, so that it leaves nothing behind.
+that function, so that `tidegate --help` stays fast.  Exit codes (`engine/endings.py`): 0 as wished; 1 the verb found what it looks for
+(a stale file, a violated model, a wrong token); 2 it could not do its work (bad arguments, no Java, a broken module); 4 a server failed;
+128 and the number of the signal that ended it.  SIGTERM and SIGHUP end a verb as Ctrl-C does, so that it leaves nothing behind.
 """
 
 from __future__ import annotations

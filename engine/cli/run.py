@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Prefill in one process, decode in another, ask both through a proxy, and compare every token and logit.
 
-    Exit code: 0 all equal; 1 a request failed or differs; 2 the configuration cannot be run; 130 interrupted.
+    Exit code: 0 all equal; 1 a request failed or differs; 2 the configuration cannot be run; 4 a server failed; 130 interrupted.
 
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
@@ -148,6 +148,7 @@ def _new_folder(path: Path) -> None:
 def _run(config: RunConfig, *, oracle: bool) -> int:
     from rich.console import Console
 
+    from tidegate.engine.endings import Ending
     from tidegate.engine.pair import PairError, run_pair
     from tidegate.engine.report import compare, tables, verdict
 
@@ -164,7 +165,7 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         compared = compare(config, result)
     except PairError as error:
         typer.echo(f"tidegate run: {error}", err=True)
-        return 1
+        return Ending.FAILED
     except KeyboardInterrupt:
         typer.echo("tidegate run: interrupted; all workers were ended", err=True)
         return 130

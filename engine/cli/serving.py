@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ __all__ = [
     "serve",
 ]
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 Config = Annotated[Path | None, typer.Option(help="JSON file of both instances (docs/configuration.md). Default: the demo.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")]
 Layers = Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")]
@@ -46,8 +49,13 @@ Trace = Annotated[Path | None, typer.Option(help="Write this server's trace into
 def serve(
     role: str, *, drain: float, make: Callable[[str], T], run: Callable[[T, Standing], None], proxy: str = "", trace: Path | None = None
 ) -> None:
-    """Run a server of `role` to its end.  make: its configuration, given the trace's folder; run: the server itself."""
+    """Run a server of `role` to its end.  make: its configuration, given the trace's folder; run: the server itself.
+
+    What killed ones left is swept first; the server has a folder of its own, which is removed at its end.
+    """
+    from tidegate.engine.endings import Ending, end_with_any_thread
     from tidegate.engine.errors import ConfigError
+    from tidegate.engine.pool_folder import run_folder, sweep
     from tidegate.engine.server_options import checked_urls
     from tidegate.engine.standing import Standing
 
@@ -60,10 +68,22 @@ def serve(
             raise ConfigError(f"--drain is {drain} s: 0 (cancel what is under way) or more, and finite")
         if trace is not None:
             trace.mkdir(parents=True, exist_ok=True)
+        sweep()
         config = make(str(trace or ""))
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(1)  # its threads would take the cores of the copies
-        run(config, Standing(role, drain_seconds=drain, proxy=joined))
-    except (ConfigError, OSError) as error:  # the text of an OSError is made for users: a port that is taken, memory that is not there
+        folder, lock = run_folder()
+    except (ConfigError, OSError) as error:
         typer.echo(f"tidegate {role}: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(Ending.REFUSED) from None
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # its threads would take the cores of the copies
+    host = Standing(role, drain_seconds=drain, proxy=joined, scratch=str(folder))
+    end_with_any_thread(host.fail)
+    try:
+        run(msgspec.structs.replace(config, scratch_folder=str(folder)), host)
+    except Exception as error:
+        if not isinstance(error, ConfigError | OSError):  # the text of those is made for users: a port that is taken, say
+            logging.getLogger("tidegate").exception("the server failed")
+        host.fail(str(error) or type(error).__name__)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)

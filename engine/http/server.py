@@ -205,6 +205,8 @@ class HttpServer:
     def _run(self) -> None:
         try:
             self._server.run([self._socket])
+            if self._server.started and not self._server.should_exit:
+                raise RuntimeError(f"the {self.what} HTTP server ended by itself")
         except SystemExit:
             log.error("the %s HTTP server cannot start", self.what)
         finally:
