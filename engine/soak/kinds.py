@@ -103,13 +103,14 @@ def draw_life(seed: int, number: int, faults: Collection[str], sizes: Sizes, **r
     born = [name for name in faults if not KINDS[name].deed and name != "abort"]
     mine = tuple(sorted(draw.sample(born, min(len(born), draw.randint(1, 3)) if number else 0)))
     prefill, decode, proxy = _specs(mine, draw)
-    shared = draw.choice((1, 2, 3, None))
+    always = random.Random(f"{seed}/slots")  # the pool lives on, and its objects are laid out by the slots
+    shared = always.choice((1, 2, 2, 3, None))
     fields = {
         "requests": (), "model": MODEL, "max_prompt": sizes.max_prompt, "new_tokens": sizes.new_tokens, "block_size": sizes.block_size,
         "hot_buffer": sizes.block_size * draw.choice((1, 2)), "pool_blocks": sizes.pool_blocks, "poison": True, "resend_seconds": 0.1,
-        "chunk": draw.choice(CHUNKS), "shared_buffers": shared, "independent_layers": draw.choice(((), (0,), (-1,))) if shared else "all",
+        "chunk": draw.choice(CHUNKS), "shared_buffers": shared, "independent_layers": always.choice(((), (0,), (-1,))) if shared else "all",
         "concurrency": draw.randint(1, 4), "pull_threads": draw.randint(1, 2), "retry_delay": 0.1, "max_retries": 4,
-        "read_lease": 0.3 if "revoke" in mine else 0.0,
+        "read_lease": 1.0 if "revoke" in mine else 0.0,
         "deadline_seconds": 12.0 if "silence" in mine else PATIENCE,
         "prefill_faults": prefill, "decode_faults": decode, "proxy_faults": proxy,
     } | rest  # fmt: skip
@@ -144,7 +145,7 @@ def _specs(names: Collection[str], draw: random.Random) -> tuple[tuple[FaultSpec
     if "load" in names:
         prefill += [spec("load", "quiet", 0.02), spec("fill", "quiet", 0.02)]
     if "revoke" in names:
-        decode.append(spec("read", "ok", 0.02, delay=0.8))
+        decode.append(spec("read", "ok", 0.01, delay=2.0))
     if "slow" in names:
         decode.append(spec("read", "ok", 0.05, delay=draw.uniform(0.05, 0.5)))
         prefill += [spec(where, "ok", 0.05, delay=draw.uniform(0.05, 0.3)) for where in ("save", "load", "fill")]

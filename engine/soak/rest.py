@@ -54,6 +54,6 @@ def grown(role: str, before: Holding, now: Holding) -> list[str]:
         found.append(f"{now.threads} threads, first {before.threads}")
     if now.connections > SPARE_CONNECTIONS:
         found.append(f"{now.connections} connections")
-    if now.memory_files > before.memory_files:
+    if before.memory_files and now.memory_files > before.memory_files:  # 0: it has met nobody yet
         found.append(f"{now.memory_files} pieces of shared memory, first {before.memory_files}")
     return [f"{role}: {one}" for one in found]
