@@ -4,7 +4,8 @@ Rules: nothing is said before the handshake: Prefill's HELLO names its protocol 
 its memory is served; Decode maps that memory, checks the layout, and only then answers WELCOME with the digest that it has
 mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
 READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.  Messages that are due at one
-moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.
+moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.  A connection that broke is made anew, and is the
+same peer's: Prefill's address is its incarnation, which only those that it has greeted know; what was under way is said again.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # this side may not have noticed yet that the old connection is gone
     try:
         if not port:
             return socket, socket.bind_to_random_port("tcp://127.0.0.1")
@@ -124,9 +126,15 @@ def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket
     return socket, port
 
 
-def connect(context: zmq.Context[zmq.Socket[bytes]], port: int, host: str = "127.0.0.1") -> zmq.Socket[bytes]:
-    """DEALER to the Decode rank at `host` (an IP address) and `port`."""
+def connect(
+    context: zmq.Context[zmq.Socket[bytes]], port: int, host: str = "127.0.0.1", *, incarnation: int = 0
+) -> zmq.Socket[bytes]:
+    """DEALER to the Decode rank at `host` (an IP address) and `port`.  incarnation: of the Prefill that connects; 0: a stranger, who is
+    another one after each break.
+    """
     socket = context.socket(zmq.DEALER)
+    if incarnation:
+        socket.setsockopt(zmq.ROUTING_ID, b"prefill-%x" % incarnation)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     if ":" in host:

@@ -80,7 +80,8 @@ class DecodeLinks:
             if len(self._links) >= MAX_LINKS:
                 call.answer.give(Refused(503, f"this Prefill serves {MAX_LINKS} Decodes already", again=True))
                 return
-            link = self._links[endpoint] = Link(endpoint, control.connect(self._context, call.port, call.host))
+            socket = control.connect(self._context, call.port, call.host, incarnation=self._hello.incarnation)
+            link = self._links[endpoint] = Link(endpoint, socket)
             self._owner.add(link.socket, partial(self._frames, link))
         if link.incarnation == call.start.incarnation:
             self._begin(link, call)

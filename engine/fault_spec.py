@@ -1,11 +1,12 @@
 """What a test asks to go wrong, and the part of it that concerns messages.
 
 Rule: without a specification nothing here is called; with one, which copy or message it hits depends on its count and name
-only, never on a clock.  This module is light: the proxy, which computes nothing, has message faults too.
+(and a seed) only, never on a clock.  This module is light: the proxy, which computes nothing, has message faults too.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +17,8 @@ __all__ = ["FaultSpec", "MessageFaults"]
 
 
 class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it.
+    """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it; or, with a
+    `chance` below 1, that share of them, which `seed` and their count decide.
 
     where: read, save, load, fill, attend, or send; what: for send the message's tag, else ignored; delay: seconds; layer, chunk,
     attempt: 0 matches any; mode: ok (only the delay), quiet, unknown for copies; ok, lose, double for messages.  A delayed message
@@ -30,6 +32,14 @@ class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0
     layer: int = 0
     chunk: int = 0
+    chance: float = 1.0
+    seed: int = 0
+
+    def hits(self, count: int) -> bool:
+        """Is it due at the `count`th (from 1) that matches?"""
+        if self.chance < 1.0:
+            return random.Random(f"{self.seed}/{self.where}/{self.what}/{count}").random() < self.chance
+        return self.nth in (0, count)
 
 
 class MessageFaults:
@@ -44,7 +54,7 @@ class MessageFaults:
     def _due(self, spec: FaultSpec) -> bool:
         with self._lock:
             self._seen[spec] = self._seen.get(spec, 0) + 1
-            due = spec.nth in (0, self._seen[spec])
+            due = spec.hits(self._seen[spec])
             self.injected += due
             return due
 

@@ -48,6 +48,8 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int) -> list[Samp
         Sample("read_oldest_unanswered_seconds", "Age of the oldest report that Prefill has not answered.", core.oldest_unanswered(now)),
         Sample("prompts_waiting", "Prompts that wait for memory.", waiting),
         *_blocks(core.memory.allocator.free, core.memory.allocator.blocks),
+        Sample("hot_rows", "Requests that can have a hot buffer at once.", core.memory.rows),
+        Sample("hot_rows_free", "Hot buffers that nobody has.", core.memory.free_rows),
         Sample("hot_hits_total", "Rows that top-k wanted and the hot buffer had.", hot.hits),
         Sample("hot_misses_total", "Rows that top-k wanted and the host pool gave.", hot.misses),
         Sample("hot_evictions_total", "Rows that made room in a hot buffer.", hot.evictions),

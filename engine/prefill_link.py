@@ -34,7 +34,7 @@ class DirectLink:
         self, owner: Owner, context: zmq.Context[zmq.Socket[bytes]], port: int, hello: control.Hello, receiver: Receiver
     ) -> None:
         self._hello, self._receiver = hello, receiver
-        self._owner, self._socket = owner, control.connect(context, port)
+        self._owner, self._socket = owner, control.connect(context, port, incarnation=hello.incarnation)
         self._out = control.Outbox(self._socket)
         self._welcomed = False
         owner.add(self._socket, self._frames)

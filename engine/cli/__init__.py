@@ -14,7 +14,7 @@ from types import FrameType
 
 import typer
 
-from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, trace
+from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, soak, trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
@@ -27,6 +27,7 @@ app.command("prefill")(prefill.command)
 app.command("proxy")(proxy.command)
 app.command("run")(run.command)
 app.command("sim")(sim.command)
+app.command("soak")(soak.command)
 app.command("trace")(trace.command)
 
 

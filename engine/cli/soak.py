@@ -1,0 +1,63 @@
+"""`tidegate soak`: the servers as real processes, under random traffic and random faults, every answer compared."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    minutes: Annotated[float, typer.Option(help="No round begins after so many.")] = 1.0,
+    faults: Annotated[str, typer.Option(help="Those that may strike, by name, with commas; all; or none. --list names them.")] = "all",
+    seed: Annotated[int | None, typer.Option(help="Draws questions, sizes, faults and their moments. Default: a new one, which is told.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say what faults there are, and which may cost a request its answer.")] = False,
+) -> None:
+    """Start proxy, Prefill and Decode, and treat them badly while clients ask.
+
+    Servers live through rounds: clients ask, some leave, messages are lost, copies fail, processes are stopped, cut off and killed.
+    After each round every answer is compared, to the bit, with a run that keeps everything in memory, and nobody may still hold a
+    buffer, a block, a pin, a descriptor or a thread that it should have given back.  An error is an answer only where a fault may have
+    caused it.  The same seed draws the same questions and deeds; what the clock makes of them differs.
+
+    Exit code: 0 nothing was wrong; 1 something was, and it is told with the seed; 2 it could not be run.
+
+    Examples: `tidegate soak --minutes 10`, `tidegate soak --faults kill,stop --seed 7`
+    """
+    import random
+
+    from rich.console import Console
+
+    from tidegate.engine.errors import ConfigError
+    from tidegate.engine.soak.kinds import KINDS, chosen
+    from tidegate.engine.soak.run import soak
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if list_:
+        for name, kind in KINDS.items():
+            console.print(f"{name:8} {kind.about}{' (may cost an answer)' if kind.costs else ''}")
+        return
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    try:
+        if minutes <= 0:
+            raise ConfigError(f"--minutes is {minutes}: more than 0")
+        console.print(f"seed {seed}")
+        out = soak(minutes, names := chosen(faults), seed, told=console.print)
+    except (ConfigError, OSError) as error:
+        typer.echo(f"tidegate soak: {error}", err=True)
+        raise typer.Exit(2) from None
+    console.print(
+        f"{out.lives} lives, {out.rounds} rounds, {out.asked} requests in {out.seconds:.0f} s: {out.equal} equal ({out.logits_equal} prompts "
+        f"in their logits too), {out.failed} failed with a reason, {out.left} left by their client"
+    )
+    console.print(f"injected: {out.injected} in copies and messages; done: {', '.join(f'{n} {name}' for name, n in out.deeds.items()) or 'nothing'}")
+    for reason, count in sorted(out.reasons.items()):
+        console.print(f"  {count:4} {reason}")
+    if out.found:
+        for role, lines in out.said.items():
+            console.print(*(f"{role}> {line}" for line in lines), sep="\n")
+        for one in out.found:
+            console.print(f"FOUND: {one}")
+        console.print(f"again: tidegate soak --minutes {minutes:g} --faults {','.join(names) or 'none'} --seed {seed}")
+        raise typer.Exit(1)
+    console.print("every answer was right, and nothing was left")

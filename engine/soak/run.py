@@ -1,0 +1,230 @@
+"""A soak from its first process to its last finding.
+
+Rules: servers live through rounds; in a round clients ask and deeds are done, then everything comes to rest and is looked over: each
+answer is compared, each process asked what it holds; the first finding ends the soak, with what the processes said; the same seed draws
+the same questions, lives and deeds; at the end nothing is left, neither process nor file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from tidegate.engine.pool_folder import run_folder
+from tidegate.engine.pool_local import LocalPool
+from tidegate.engine.prefill_copies import extent_layout
+from tidegate.engine.soak import processes
+from tidegate.engine.soak.deeds import Deed, Deeds, draw_deeds
+from tidegate.engine.soak.fleet import ROLES, Fleet, Found
+from tidegate.engine.soak.judge import Judge
+from tidegate.engine.soak.kinds import KINDS, Life, Sizes, draw_life
+from tidegate.engine.soak.rest import grown, unrest
+from tidegate.engine.soak.traffic import Answer, Question, Texts, ask
+
+__all__ = ["Report", "soak"]
+
+ROUNDS = (3, 8)
+"""Of a life: between so many and so many."""
+QUESTIONS, SPREAD, LEAVE = (4, 16), 3.0, 0.2
+SLACK_SECONDS = 60.0
+"""Beyond a request's deadline, for a machine that has other things to do."""
+
+
+class Report(msgspec.Struct):
+    """What a soak did, and what it found: found is empty if nothing is wrong."""
+
+    lives: int = 0
+    rounds: int = 0
+    asked: int = 0
+    equal: int = 0
+    logits_equal: int = 0
+    failed: int = 0
+    left: int = 0
+    injected: int = 0
+    deeds: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    seconds: float = 0.0
+    found: list[str] = []
+    said: dict[str, list[str]] = {}
+
+
+def soak(
+    minutes: float, faults: Sequence[str], seed: int, *, argv: Mapping[str, Sequence[str]] | None = None,
+    told: Callable[[str], None] = lambda text: None, rounds: int = 0,
+) -> Report:  # fmt: skip
+    """Run one.  minutes: after which no round begins; rounds: at most so many, 0 for any number; argv: other commands for workers, by
+    role (tests plant bugs so); told: of progress.  OSError where the system does not allow what a fault needs.
+    """
+    with _folder() as folder:
+        return asyncio.run(_Soak(folder, faults, seed, argv or {}, told).run(60 * minutes, rounds))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """Shared memory of this soak alone: whatever it or its processes leave is found there."""
+    folder, lock = run_folder()
+    before = os.environ.get("TIDEGATE_SHARED_MEMORY")
+    os.environ["TIDEGATE_SHARED_MEMORY"] = str(folder)
+    try:
+        yield folder
+    finally:
+        if before is None:
+            del os.environ["TIDEGATE_SHARED_MEMORY"]
+        else:
+            os.environ["TIDEGATE_SHARED_MEMORY"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+class _Soak:
+    def __init__(
+        self, folder: Path, faults: Sequence[str], seed: int, argv: Mapping[str, Sequence[str]], told: Callable[[str], None]
+    ) -> None:
+        self._folder, self._faults, self._seed, self._told = folder, tuple(faults), seed, told
+        self._sizes, self._fleet = Sizes(), Fleet(argv)
+        self._texts = Texts(seed, self._sizes)
+        config = self._life(0).config
+        self._judge = Judge(config)
+        self._pool = LocalPool(extent_layout(config.slot_layout()), config.pool_objects, folder=folder / "pool")
+        self._deeds = Deeds(self._fleet, self._pool, spare=self._sizes.pool_blocks * 2 // 3)
+        self._first: dict[int, processes.Holding] = {}
+        self._report = Report()
+
+    def _life(self, number: int) -> Life:
+        return draw_life(
+            self._seed, number, self._faults, self._sizes, pool_folder=str(self._folder / "pool"), scratch_folder=str(self._folder),
+            **self._fleet.ports_of,
+        )  # fmt: skip
+
+    async def run(self, seconds: float, rounds: int) -> Report:
+        report, began = self._report, time.monotonic()
+        try:
+            while time.monotonic() - began < seconds and not 0 < rounds <= report.rounds:
+                await self._live(self._life(report.lives), began + seconds, rounds)
+            self._pool.close()
+            if not report.found and (left := sorted(path.name for path in self._folder.iterdir())):
+                report.found.append(f"files are left in shared memory: {', '.join(left)}")
+        except Found as found:
+            report.found.append(str(found))
+        finally:
+            if report.found:
+                report.said = {role: self._fleet.said(role) for role in self._fleet.workers}
+            self._fleet.end()
+            self._pool.close()
+        if there := sorted(filter(processes.alive, self._fleet.pids)):
+            report.found.append(f"processes are left: {there}")
+        report.equal, report.logits_equal = self._judge.equal, self._judge.logits_equal
+        report.failed, report.left, report.seconds = self._judge.failed, self._judge.left, time.monotonic() - began
+        return report
+
+    # ---- a life ---------------------------------------------------------------------------------------------------
+
+    async def _live(self, life: Life, until: float, rounds: int) -> None:
+        report, draw = self._report, random.Random(f"{self._seed}/rounds/{life.number}")
+        c = life.config
+        self._told(f"life {life.number}: chunks of {c.chunk}, {c.shared_buffers or 'no'} shared buffers, {c.concurrency} at once; faults "
+                   f"{', '.join(life.faults) or 'none'}")  # fmt: skip
+        await self._fleet.start(life)
+        report.lives += 1
+        for _ in range(draw.randint(*ROUNDS)):
+            await self._round(life, draw)
+            report.rounds += 1
+            if time.monotonic() > until or 0 < rounds <= report.rounds or report.found:
+                break
+        if report.found:
+            return
+        await self._fleet.stop()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        stats = self._fleet.stats
+        p, d = stats["prefill"], stats["decode"]
+        self._report.injected += int(sum(one["injected"] for one in stats.values()))
+        due = {"layer buffers": (p["slots_free"], p["slots"]), "blocks of Prefill": (p["blocks_free"], p["blocks"]),
+               "hot buffers": (d["places_free"], d["places"]), "blocks of Decode": (d["blocks_free"], d["blocks"])}  # fmt: skip
+        for name, (free, all_) in due.items():
+            if free != all_:
+                raise Found(f"{free:g} of {all_:g} {name} were free at the orderly end")
+
+    # ---- a round --------------------------------------------------------------------------------------------------
+
+    async def _round(self, life: Life, draw: random.Random) -> None:
+        report = self._report
+        deeds = draw_deeds(draw, self._faults) if report.rounds else []  # in the first nothing goes wrong at all
+        leave = LEAVE if "abort" in self._faults else 0.0
+        questions = self._texts.questions(report.rounds, count=draw.randint(*QUESTIONS), spread=SPREAD, leave=leave)
+        before = self._judge.equal, self._judge.failed, self._judge.left
+        answers = await self._asked(life, deeds, questions)
+        excused = life.costs or any(KINDS[deed.kind].costs for deed in deeds)
+        report.asked += len(answers)
+        for answer in answers:
+            if why := self._judge.wrong(answer, self._fleet.told, excused=excused):
+                report.found.append(why)
+        self._fleet.told.clear()
+        report.reasons = dict(Counter(report.reasons) + Counter(_kind(answer) for answer in answers if answer.status != 200))
+        report.deeds = dict(Counter(report.deeds) + Counter(deed.kind for deed in deeds))
+        equal, failed, left = (now - then for now, then in zip((self._judge.equal, self._judge.failed, self._judge.left), before, strict=True))
+        self._told(f"round {report.rounds}: {len(answers)} asked, {equal} equal, {failed} failed, {left} left"
+                   f"{'; ' if deeds else ''}{', '.join(map(str, deeds))}")  # fmt: skip
+        if not report.found:
+            await self._rest(life)
+
+    async def _asked(self, life: Life, deeds: list[Deed], questions: list[Question]) -> list[Answer]:
+        """Ask and do, side by side; Found if a process ends meanwhile."""
+        limit = life.config.deadline_seconds + SLACK_SECONDS
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self._fleet.url("proxy"), limits=limits, timeout=None, trust_env=False) as client:
+            tasks = [asyncio.create_task(ask(client, question, limit)) for question in questions]
+            tasks_and_deeds = [*tasks, asyncio.create_task(self._deeds.carry_out(life, deeds))]
+            try:
+                await self._fleet.until(lambda: all(task.done() for task in tasks_and_deeds), 3 * limit, "a round did not end")
+            finally:
+                for task in tasks_and_deeds:
+                    task.cancel()
+                await asyncio.gather(*tasks_and_deeds, return_exceptions=True)
+        tasks_and_deeds[-1].result()
+        return [task.result() for task in tasks]
+
+    # ---- rest -----------------------------------------------------------------------------------------------------
+
+    async def _rest(self, life: Life) -> None:
+        """Wait until nobody holds anything; Found, with what is held, if that does not come."""
+        end = time.monotonic() + life.config.deadline_seconds + SLACK_SECONDS
+        async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
+            while held := await self._held(client):
+                if time.monotonic() > end:
+                    raise Found(f"everybody is answered, and this is still held: {'; '.join(held)}")
+                await asyncio.sleep(0.1)
+                self._fleet.listen()
+        for role in ROLES:
+            now = processes.holding(self._fleet.pid(role))
+            if more := grown(role, self._first.setdefault(self._fleet.pid(role), now), now):
+                raise Found(f"after round {self._report.rounds} a process has more than at its first rest: {'; '.join(more)}")
+
+    async def _held(self, client: httpx.AsyncClient) -> list[str]:
+        found = []
+        for role in ROLES:
+            try:
+                found += unrest(role, await self._fleet.figures(client, role))
+            except httpx.HTTPError as error:
+                found.append(f"{role}: its figures cannot be had ({type(error).__name__} {error})")
+        pool = self._pool.stats()
+        if pool["holds"] or pool["free"] + pool["objects"] != pool["extents"]:
+            found.append(f"pool: {pool['holds']} holds, {pool['objects']} objects and {pool['free']} free of {pool['extents']} extents")
+        return found
+
+
+def _kind(answer: Answer) -> str:
+    """The reason without what is of this request alone."""
+    words = [word for word in answer.reason.split() if not any(letter.isdigit() for letter in word)]
+    return f"{answer.status}: {' '.join(words)}"[:120] if answer.status > 0 else "the client left" if answer.status == -2 else "no answer"
