@@ -19,6 +19,7 @@ import msgspec
 
 from tidegate.spec.errors import SpecError
 from tidegate.spec.paths import root
+from tidegate.spec.story_columns import Column
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.variant import configurations
 
@@ -52,10 +53,14 @@ class Exhibit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     name: kebab-case, unique; theme: its file; title: one line; references: `owner/repository#number`, or a row of ours where the
     fault was read in code and never confirmed (basis = "code", else "reported").  saw: what users saw; how: what went wrong
-    there; planted: the same mistake in our model, in words.
+    there; planted: the same mistake in our model, in words; stands: what stands for what here ({mistake}, {harm} and {Claim}, an
+    action of the behaviour, become its number).
     changes: in TLA+; code: the same in the sessions, where the change is not in a machine (those are regenerated).
-    property: what TLC must name; aside: properties that break even earlier and say less.  guard: `Machine!Definition`, or the
-    name of an operator of the system, that prevents the fault here; conjunct: the decisive text in it; prevents: why, in words.
+    property: what TLC must name; rule: the clause of it that breaks, in words; aside: properties that break even earlier and say less.
+    guard: `Machine!Definition`, or the name of an operator of the system, that prevents the fault here; conjunct: the decisive text
+    in it; means: what it says, in words; prevents: why that is so.
+    ours: why the sessions as they are do not come to harm; hurt: what the harm that they come to with the fault has to do with the
+    behaviour, where that is not plain.  show: further columns of the picture (spec/story_columns.py); drawing: instead of a picture.
     configuration: a name of tla/models/manifest.toml; constants, specification: what differs from it.
     unreplayed: why the counterexample is not replayed through the sessions, if it is not.
     probe: for a fault about rows or addresses, which the model does not have: the function of tla/museum/probes.py that sees it
@@ -70,13 +75,20 @@ class Exhibit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     saw: str
     how: str
     planted: str
+    stands: str
     changes: list[Change] = []
     code: list[Change] = []
     property: str
+    rule: str
     aside: list[str] = []
     guard: str
     conjunct: str
+    means: str
     prevents: str
+    ours: str = ""
+    hurt: str = ""
+    show: list[Column] = []
+    drawing: str = ""
     configuration: str = ""
     constants: dict[str, str] = {}
     specification: str = ""

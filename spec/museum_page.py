@@ -19,6 +19,7 @@ from tidegate.spec.counterexample import Shown, explain
 from tidegate.spec.culprit import Culprit, culprits
 from tidegate.spec.diagram_svg import svg
 from tidegate.spec.errors import SpecError
+from tidegate.spec.mistake import Mistake, find_mistake
 from tidegate.spec.museum import Exhibit, Found, definition, exhibits, found, modules, plant_all
 from tidegate.spec.museum_judge import Setting, setting
 from tidegate.spec.paths import root
@@ -53,7 +54,7 @@ def _key(exhibit: Exhibit, place: Setting) -> str:
 # ---- traces --------------------------------------------------------------------------------------------------------------
 
 
-def _stored(result: Result, who: list[Culprit], key: str) -> dict[str, Any]:
+def _stored(result: Result, who: list[Culprit], mistake: Mistake, key: str) -> dict[str, Any]:
     states: list[dict[str, str]] = []
     before: dict[str, str] = {}
     for one in result.trace:
@@ -61,17 +62,27 @@ def _stored(result: Result, who: list[Culprit], key: str) -> dict[str, Any]:
         states.append({name: text for name, text in now.items() if before.get(name) != text})
         before = now
     said = [{"sets": list(c.sets), "values": [show(v) for v in c.values]} for c in who]
-    return {"source": key, "violated": result.violated, "loop": result.loop, "culprits": said, "states": states}
+    right = None
+    if mistake.right is not None:
+        wrong = result.trace[mistake.step].variables
+        right = {name: show(value) for name, value in sorted(mistake.right.items()) if value != wrong[name]}
+    made = {"step": mistake.step, "right": right, "owed": [show(event) for event in mistake.owed]}
+    return {"source": key, "violated": result.violated, "loop": result.loop, "culprits": said, "mistake": made, "states": states}
 
 
-def _restored(data: dict[str, Any]) -> tuple[Result, list[Culprit]]:
+def _restored(data: dict[str, Any]) -> tuple[Result, list[Culprit], Mistake]:
     variables: dict[str, Any] = {}
     trace = []
     for number, changed in enumerate(data["states"], 1):
         variables = variables | {name: parse(text) for name, text in changed.items()}
         trace.append(TraceState(number, "Next", variables))
     who = [Culprit(tuple(c["sets"]), tuple(parse(v) for v in c["values"])) for c in data["culprits"]]
-    return Result(12, "violated", data["violated"], trace, data["loop"]), who
+    made = data["mistake"]
+    right = None
+    if made["right"] is not None:
+        right = trace[made["step"]].variables | {name: parse(text) for name, text in made["right"].items()}
+    mistake = Mistake(made["step"], right, [parse(text) for text in made["owed"]])
+    return Result(12, "violated", data["violated"], trace, data["loop"]), who, mistake
 
 
 def _drawable(names: list[str] | None = None) -> list[Exhibit]:
@@ -83,7 +94,8 @@ def stale() -> list[Path]:
     out = []
     known = {_traces() / f"{e.name}.json": e for e in _drawable()}
     for path, exhibit in known.items():
-        if not path.exists() or json.loads(path.read_text())["source"] != _key(exhibit, setting(exhibit)):
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        if kept.get("source") != _key(exhibit, setting(exhibit)) or "mistake" not in kept:
             out.append(path)
     return [*out, *(path for path in sorted(_traces().glob("*.json")) if path not in known)]
 
@@ -112,9 +124,10 @@ def _look(exhibit: Exhibit, on_done: Callable[[str], None]) -> str:
         changed = plant_all(exhibit.changes)
         words = Vocabulary(place.model.module, changed)
         who = culprits(place.model.module, place.text, words, exhibit.property, result.trace, changed)
+        mistake = find_mistake(place.model.module, place.text, result, changed)
     except SpecError as error:
         return f"{exhibit.name}: {error}"
-    data = _stored(result, who, _key(exhibit, place))
+    data = _stored(result, who, mistake, _key(exhibit, place))
     (_traces() / f"{exhibit.name}.json").write_text(json.dumps(data, indent=0, ensure_ascii=False) + "\n")
     on_done(f"{exhibit.name}: {len(result.trace) - 1} steps")
     return ""
@@ -128,7 +141,7 @@ def shown(exhibit: Exhibit) -> Shown | None:
     path = _traces() / f"{exhibit.name}.json"
     if exhibit.probe or not path.exists():
         return None
-    result, who = _restored(json.loads(path.read_text()))
+    result, who, _ = _restored(json.loads(path.read_text()))
     place = setting(exhibit)
     return explain(result, place.model.module, place.text, title=exhibit.title, changed=plant_all(exhibit.changes), found=who)
 
