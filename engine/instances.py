@@ -29,9 +29,9 @@ def prefill_told(config: RunConfig, number: int) -> RunConfig:
 
 
 def decode_told(config: RunConfig, dp_rank: int) -> RunConfig:
-    """What the Decode of DP rank `dp_rank` (from 0, over all instances) is told."""
+    """What the Decode of DP rank `dp_rank` (from 0, over all instances) is told: nothing of the others."""
     port = config.topology.port(config.port, dp_rank=dp_rank, d_rank=0) if config.port else 0
-    return msgspec.structs.replace(config, port=port, decode_port=_nth(config.decode_port, dp_rank))
+    return msgspec.structs.replace(config, port=port, decode_port=_nth(config.decode_port, dp_rank), d_dp=1, decodes=1)
 
 
 def _nth(first: int, number: int) -> int:

@@ -28,7 +28,8 @@ SPANS = ((0, 300), (11, 240), (5, 170))
 SHORT = [{"prefills": 2, "d_dp": 2}]
 MATRIX = [
     {"prefills": 2, "decodes": 2}, {"prefills": 2, "decodes": 2, "d_dp": 2}, {"p_tp": 2, "d_dp": 2},
-    {"prefills": 2, "p_tp": 2, "decodes": 2}, {"prefills": 2, "p_tp": 2, "d_tp": 2, "d_dp": 2}, {"prefills": 3}, {"decodes": 3, "lic8": True},
+    {"prefills": 2, "p_tp": 2, "decodes": 2}, {"prefills": 2, "p_tp": 2, "d_tp": 2, "d_dp": 2}, {"prefills": 3},
+    {"decodes": 3, "lic8": True},
 ]  # fmt: skip
 
 
