@@ -1,9 +1,9 @@
 """Prompts on Decode between the HTTP server and the engine: those that wait for memory, and those that have it.
 
 Rules: the engine admits a prompt when host and device memory for all its tokens is reserved, in order of arrival; only then, and only
-when its destination is registered, does the metaserver hear of it; it is answered once, and its debug line said before; whoever gives
-it up (its client, its deadline, a Prefill that cannot be had) goes through the engine's abort.  Owner's thread only, but for what the
-decoding thread is given.
+when its destination is registered, does the metaserver hear of it; it is answered once, and its debug line said before; a prompt whose
+Prefill has gone is asked for once more, as a new attempt, for nothing of it has been answered yet; whoever gives it up (its client, its
+deadline, a Prefill that cannot be had) goes through the engine's abort.  Owner's thread only, but for what the decoding thread is given.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ STOPPING = Refused(503, "this Decode is stopping", again=True)
 
 class Active:
     """One attempt.  since: when it got its memory, and its deadline began to run; None: it waits for it; why: how it is to be answered
-    if it fails; stop: it shall make no further token.
+    if it fails; stop: it shall make no further token; first: is it the first attempt at this prompt?
     """
 
-    def __init__(self, ask: Ask, attempt: int) -> None:
-        self.ask, self.attempt = ask, attempt
+    def __init__(self, ask: Ask, attempt: int, *, first: bool = True) -> None:
+        self.ask, self.attempt, self.first = ask, attempt, first
         self.since: float | None = None
         self.tokens: list[int] = []
         self.logits: list[torch.Tensor] = []
@@ -86,11 +86,15 @@ class Admission:
             why = f"{self._config.max_waiting} prompts wait already: try again later"
             self._answer_failed(Active(ask, 0), Refused(503, why, again=True))
             return
-        attempt = self._core.new_attempt(Wanted(ask.request, ask.prompt, ask.new_tokens))
-        self.active[attempt] = Active(ask, attempt)
+        attempt = self._attempt(ask)
         self._core.admit()
         if self._core.memory.waits(attempt):
             self._say("taken", request=ask.request)
+
+    def _attempt(self, ask: Ask, *, first: bool = True) -> int:
+        attempt = self._core.new_attempt(Wanted(ask.request, ask.prompt, ask.new_tokens))
+        self.active[attempt] = Active(ask, attempt, first=first)
+        return attempt
 
     def admitted(self, attempt: int) -> None:
         self.active[attempt].since = time.monotonic()
@@ -135,7 +139,11 @@ class Admission:
 
     def failed(self, attempt: int, reason: str) -> None:
         one = self.active[attempt]
-        self._answer_failed(one, one.why or Refused(500, reason))
+        if one.first and one.why is None and attempt in self._core.deserted:
+            del self.active[attempt]
+            self._attempt(one.ask, first=False)
+        else:
+            self._answer_failed(one, one.why or Refused(500, reason))
 
     def tick(self, now: float) -> None:
         """Give up what has waited for its bytes too long."""

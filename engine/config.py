@@ -6,7 +6,6 @@ rule and the way out; both workers get the same configuration, so that they agre
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from tidegate.engine.errors import ConfigError
 from tidegate.engine.fault_spec import FaultSpec
 from tidegate.engine.http.bodies import Text
 from tidegate.engine.http.prompts import Limits
+from tidegate.engine.instances import instance_rules
 from tidegate.engine.model import (
     ALONE,
     DTYPES,
@@ -78,10 +78,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefill_lanes: int = 1  # requests that Prefill computes side by side; 1: one after the other
     step_tokens: int = 0  # that it computes in one step of several requests; 0: those of a chunk
     p_tp: int = 1  # ranks of Prefill, a multiple of
-    d_tp: int = 1  # those of Decode
+    d_tp: int = 1  # those of a DP rank of Decode
+    d_dp: int = 1  # DP ranks of a Decode instance, each with room for `concurrency` requests
+    prefills: int = 1  # Prefill instances
+    decodes: int = 1  # Decode instances
     pull_threads: int = 2
     trace: str = ""
-    pool_blocks: int = 0  # blocks that Prefill's host pool holds; 0: twice what the longest prompts at once need
+    pool_blocks: int = 0  # blocks that Prefill's host pool holds; 0: twice what each one's longest prompts at once need
     pool_folder: str = ""
     scratch_folder: str = ""  # the parent's, for this run; a worker that outlives the parent removes it
     read_lease: float = 0.0
@@ -169,8 +172,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return max(300.0, 4 * self.deadline_seconds)
 
     @property
-    def ports(self) -> dict[str, int]:
-        return {"port": self.port, "proxy port": self.proxy_port, "prefill port": self.prefill_port, "decode port": self.decode_port}
+    def decode_ranks(self) -> int:
+        """DP ranks of all Decode instances: each a server."""
+        return self.decodes * self.d_dp
 
     @property
     def max_tokens(self) -> int:
@@ -201,8 +205,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def pool_objects(self) -> int:
-        """Blocks that Prefill's host pool holds."""
-        return self.pool_blocks or 2 * self.concurrency * pool_objects(self.max_tokens, self.block_size, self.chunk)
+        """Blocks that the host pool of the Prefills holds."""
+        return self.pool_blocks or 2 * self.prefills * self.concurrency * pool_objects(self.max_tokens, self.block_size, self.chunk)
 
     def checked(self) -> RunConfig:
         """Itself, or ConfigError."""
@@ -238,9 +242,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
              "indexer_types has shared layers: the model computes them and the planner gives them no indexer cache, but Prefill and "
              "Decode do not carry such caches yet; run a model whose layers are all full"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
-            *((0 <= port < 65536, f"{name} is {port}: between 1 and 65535, or 0 for a free one") for name, port in self.ports.items()),
-            *((one == 0 or one != other, f"{name} and {second} are both {one}: give each server its own port, or 0 for a free one")
-              for (name, one), (second, other) in itertools.combinations(self.ports.items(), 2)),
+            *instance_rules(self),
             (self.max_retries >= 0, f"max retries is {self.max_retries}: 0 (never again) or more"),
             (self.retry_delay >= 0, f"retry delay is {self.retry_delay} s: 0 or more"),
             (self.max_waiting >= 1, f"max waiting is {self.max_waiting}: at least 1 prompt may wait"),

@@ -24,6 +24,7 @@ from tidegate.engine.decode_checks import kind_of, region_of
 from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer, peer_name
+from tidegate.engine.decode_peers import Peers
 from tidegate.engine.decode_told import Told, Wanted
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Reader
@@ -40,17 +41,16 @@ log = logging.getLogger(__name__)
 
 
 class DecodeCore:
-    """memory, session, peer: as they are; post: has the owner make a call; drop: has it count a message."""
+    """memory, session, peers: as they are; post: has the owner make a call; drop: has it count a message."""
 
     listener: Told
 
     def __init__(
-        self, session: DecodeSession, memory: DecodeMemory, backend: ShmPull, peer: Peer, faults: Injector, *,
+        self, session: DecodeSession, memory: DecodeMemory, backend: ShmPull, peers: Peers, faults: Injector, *,
         socket: zmq.Socket[bytes], resend_seconds: float, say: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.session, self.memory, self.backend, self.peer, self._faults = session, memory, backend, peer, faults
+        self.session, self.memory, self.backend, self.peers, self._faults = session, memory, backend, peers, faults
         self._socket, self._resend, self._say = socket, resend_seconds, say
-        self._out = control.Outbox(socket)
         self.post: Callable[[Callable[[], Any]], None] = lambda call: None
         self.drop: Callable[[RemoteProtocolError], None] = lambda error: None
         self.wanted: dict[int, Wanted] = {}
@@ -60,6 +60,7 @@ class DecodeCore:
         self.hands: DecodeHands | None = None
         self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
+        self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
 
     # ---- attempts -------------------------------------------------------------------------------------------------
 
@@ -85,7 +86,7 @@ class DecodeCore:
         """After each batch of calls and messages: give those that wait their memory, while there is room."""
         self.admit()
         self.listener.look()
-        self._out.flush(self.peer.address)
+        self.peers.flush()
 
     def admit(self) -> None:
         for one in self.memory.admitted():
@@ -138,17 +139,16 @@ class DecodeCore:
 
     @property
     def has_peer(self) -> bool:
-        """Has a Prefill introduced itself?"""
-        return bool(self.peer.address)
+        """Has a Prefill introduced itself, that is still there?"""
+        return bool(self.peers.lives)
 
     def tell_peer(self, message: Message, copies: int = 1) -> None:
-        """Send it to the Prefill, after this batch of calls and messages; before one has introduced itself there is nobody to tell."""
-        for _ in range(copies if self.has_peer else 0):
-            self._out.add(message)
+        """Send it to the Prefill that it concerns, or to all, after this batch of calls and messages; START to one, each in its turn."""
+        self.peers.send(message, copies)
 
     def _register(self, attempt: int) -> None:
         blocks = self.memory.owned[attempt].blocks
-        self._unregistered[attempt] = set(range(self.peer.topology.d_tp))
+        self._unregistered[attempt] = set(range(self.peers.topology.d_tp))
         if self.hands is not None:
             self.hands.register(self.memory.owned[attempt])
         for name, pages in self.memory.pages.items():
@@ -184,6 +184,7 @@ class DecodeCore:
     def _forget(self, attempt: int) -> None:
         self.memory.give_back(attempt)
         self._told_why.discard(attempt)
+        self.deserted.discard(attempt)
         del self.wanted[attempt]
 
     def _read(self, ready: Ready) -> None:
@@ -207,53 +208,79 @@ class DecodeCore:
             self.post(partial(ended, outcome))
 
         try:
-            parts = self.peer.parts(ready, self.memory.owned[ready.attempt], len(self.wanted[ready.attempt].prompt))
+            parts = self.peers.parts(ready, self.memory.owned[ready.attempt], len(self.wanted[ready.attempt].prompt))
         except ValueError as error:
             told(Outcome(False, True, str(error)))
             return
         if not parts:  # all of it is other ranks' to send: that is an outcome, and it is acknowledged
             told(Outcome(True, True))
             return
-        if self.hands is not None and (rank := self.peer.topology.d_rank(ready.transfer.member)):
+        if self.hands is not None and (rank := self.peers.topology.d_rank(ready.transfer.member)):
             self.hands.read(rank, ready, parts, told)
             return
-        self.backend.submit(peer_name(ready.transfer.member), parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
+        peer = peer_name(ready.incarnation, ready.transfer.member)
+        self.backend.submit(peer, parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
     def frames(self, frames: list[bytes]) -> None:
         """A message from the network: a handshake, or one for the session.  RemoteProtocolError, with nothing changed."""
         if len(frames) == 3 and frames[1] == control.HELLO:
-            hello, known = control.parse_hello(frames[2]), self.peer.incarnation
-            welcome = self.peer.meet(frames[0], hello)
-            if self.hands is not None and self.peer.incarnation != known:
-                self.hands.met(hello.memories)
-            self._socket.send_multipart([frames[0], control.WELCOME, control.frame(welcome)])
-            if welcome.refused:
-                log.warning("refused a Prefill: %s", welcome.refused)
+            self._meet(frames[0], control.parse_hello(frames[2]))
         elif len(frames) > 2 and frames[1] == control.MESSAGE:
-            self.peer.check_sender(frames[0])
-            control.each(frames[2:], self._take, self.drop)
+            control.each(frames[2:], partial(self._take, self.peers.speaker(frames[0])), self.drop)
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
 
-    def _take(self, message: Message) -> None:
+    def _meet(self, address: bytes, hello: control.Hello) -> None:
+        known = hello.incarnation in self.peers.lives
+        welcome = self.peers.meet(address, hello)
+        if self.hands is not None and not known and not welcome.refused:
+            self.hands.met(hello.incarnation, hello.memories)
+        self._socket.send_multipart([address, control.WELCOME, control.frame(welcome)])
+        if welcome.refused:
+            log.warning("refused a Prefill: %s", welcome.refused)
+
+    def _take(self, peer: Peer, message: Message) -> None:
+        self.peers.hear(peer, message)
         if isinstance(message, Blocks):
-            self.peer.tables.hear(message)
-        elif not isinstance(message, Ready) or self.peer.tables.knows(message):
+            peer.tables.hear(message)
+        elif not isinstance(message, Ready):
             self.execute(self.session.receive(message))
+        elif peer.tables.knows(message):
+            effects = self.session.receive(message)
+            if (binding := self.session.bindings.get(message.attempt)) is not None and binding.run == message.transfer.run:
+                self.peers.bound(binding.run)
+            self.execute(effects)
+
+    def _part(self, life: int) -> None:
+        """The process of that Prefill has ended: what was read of it has failed."""
+        runs = self.peers.leave(life)
+        log.warning("Prefill %d is gone", life)
+        if self.hands is not None:
+            self.hands.left(life)
+        for attempt in [attempt for attempt in self.wanted if self._run_of(attempt) in runs]:
+            self.deserted.add(attempt)
+            self.abort(attempt, f"Prefill {life}, which served it, is gone")
+
+    def _run_of(self, attempt: int) -> int:
+        """The run that it is bound to; 0 if there is none yet."""
+        return self.session.bindings[attempt].run if attempt in self.session.bindings else 0
 
     def _is_unanswered(self, transfer: TransferId) -> bool:
-        return transfer in self.session.reads and self.session.is_unanswered(transfer)  # what was refused was never read
+        # what was refused was never read, and one that has gone answers nothing
+        return transfer in self.session.reads and self.peers.serves(transfer.run) and self.session.is_unanswered(transfer)
 
     def oldest_unanswered(self, now: float) -> float:
         """Seconds since the oldest report that has no answer was made; 0 if there is none."""
         return max((now - since for transfer, since in self._reported.items() if self._is_unanswered(transfer)), default=0.0)
 
     def tick(self) -> None:
-        """Say again what nobody has answered."""
+        """Say again what nobody has answered, and see who has gone."""
         now = time.monotonic()
+        for life in self.peers.gone():
+            self._part(life)
         self._reported = {t: since for t, since in self._reported.items() if self._is_unanswered(t)}
         for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
             self.execute(self.session.resend_report(transfer))

@@ -2,7 +2,7 @@
 
     engine = DecodeEngine([RowKind("main", "bfloat16", 576), RowKind("index", "bfloat16", 128)], layers=61, blocks=4096, block_size=128,
                           rows=8, hot=4096)
-    engine.open()                                           # a Prefill introduces itself at engine.port
+    engine.open()                                           # Prefills introduce themselves at engine.port
     attempt = engine.admit("request", prompt, new_tokens=100)
     for attempt in engine.completed(wait=True):             # every row of the prompt is here, in every layer
 
@@ -36,7 +36,7 @@ from tidegate.engine import control
 from tidegate.engine.decode_core import DecodeCore
 from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_memory import DecodeMemory
-from tidegate.engine.decode_peer import Peer
+from tidegate.engine.decode_peers import Peers
 from tidegate.engine.decode_rows import DecodeRows, Selected
 from tidegate.engine.decode_told import Failed, Listener, Told, Wanted
 from tidegate.engine.faults import Injector
@@ -65,7 +65,7 @@ class DecodeEngine(DecodeRows):
     say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
-    Without `attach`, START goes to the Prefill that introduced itself, and failures to `failed`.
+    Without `attach`, START goes to one of the Prefills that introduced themselves, each in its turn, and failures to `failed`.
     Call `append`, `index_rows`, `select`, `rollback` and `finish` from one thread, the one that decodes; everything else from any.
     OSError where there is no memory, or the port is taken.
     """
@@ -105,9 +105,9 @@ class DecodeEngine(DecodeRows):
         faults = faults or Injector(())
         self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))
-        peer = Peer(self.backend, self.memory, incarnation=self.incarnation, topology=topology)
+        peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology)
         self.core = DecodeCore(
-            session, self.memory, self.backend, peer, faults, socket=socket, resend_seconds=resend_seconds, say=say
+            session, self.memory, self.backend, peers, faults, socket=socket, resend_seconds=resend_seconds, say=say
         )
         super().__init__(self.memory, self.core.readers, ranks=topology.d_tp)
         self._on_crash, self._crashed, self._say = on_crash, False, say
@@ -188,7 +188,7 @@ class DecodeEngine(DecodeRows):
         self.backend.close()
         self.owner.stop()
         trace_footer(self._recorder)
-        self.core.peer.close()
+        self.core.peers.close()
         self._context.term()
         counts, memory, pulled = self.memory.hot.counts, self.memory, self.core.pulled
         return {

@@ -22,6 +22,7 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.rank_words import (
     Connect,
+    Disconnect,
     Forward,
     HandWord,
     Here,
@@ -50,7 +51,7 @@ class DecodeHand(DecodeRows):
         super().__init__(memory, {}, rank=leader.told.rank, ranks=leader.told.size)
         self._leader, self._pull = leader, ShmPull(threads=pull_threads, faults=faults)
         self._owned: dict[int, Destination] = {}
-        self._peers: list[SharedMemory] = []
+        self._peers: dict[tuple[int, int], SharedMemory] = {}  # by incarnation and rank
         self._forwards: queue.SimpleQueue[Sequence[tuple[int, int, int]] | None] = queue.SimpleQueue()
         self.owner = Owner("decode-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
                            on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
@@ -70,7 +71,7 @@ class DecodeHand(DecodeRows):
         counts = self.memory.hot.counts
         self._say(Stats({"hits": counts.hits, "misses": counts.misses, "bytes_missed": counts.bytes_loaded}))
         self.owner.stop()
-        for memory in self._peers:
+        for memory in self._peers.values():
             memory.close()
 
     # ---- the leader's words ----------------------------------------------------------------------------------------
@@ -83,9 +84,11 @@ class DecodeHand(DecodeRows):
 
     def _take(self, word: LeaderWord) -> None:
         match word:
-            case Connect(rank, served):
-                self._peers.append(fetch_memory(served))
-                self._pull.connect(peer_name(rank), self._peers[-1])
+            case Connect(life, rank, served):
+                self._peers[life, rank] = fetch_memory(served)
+                self._pull.connect(peer_name(life, rank), self._peers[life, rank])
+            case Disconnect(life):
+                self._part(life)
             case Own(attempt, row, blocks, tokens):
                 self._own_it(Destination(attempt, row, blocks, tokens))
             case Read():
@@ -112,7 +115,12 @@ class DecodeHand(DecodeRows):
             self._say(ReadEnded(word.transfer, word.slot, word.epoch, outcome))
 
         work = Work(word.slot, word.epoch, labels(word.transfer))
-        self._pull.submit(peer_name(word.transfer.member), [unpack_part(part) for part in word.parts], work, told)
+        self._pull.submit(peer_name(word.incarnation, word.transfer.member), [unpack_part(part) for part in word.parts], work, told)
+
+    def _part(self, life: int) -> None:
+        for key in [key for key in self._peers if key[0] == life]:
+            self._pull.disconnect(peer_name(*key))
+            self._peers.pop(key).close()
 
     def _reclaim(self, attempt: int) -> None:
         for name in self.memory.pages:

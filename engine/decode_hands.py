@@ -14,7 +14,7 @@ from tidegate.engine.decode_memory import Destination
 from tidegate.engine.hands import Hands
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part
-from tidegate.engine.rank_words import Connect, Forward, HandWord, Own, Owned, Read, ReadEnded, Reclaim, Scheduled, pack_part
+from tidegate.engine.rank_words import Connect, Disconnect, Forward, HandWord, Own, Owned, Read, ReadEnded, Reclaim, Scheduled, pack_part
 from tidegate.protocol.messages import Ready, TransferId
 from tidegate.protocol.topology import Topology
 
@@ -37,18 +37,22 @@ class DecodeHands:
                 told = self._reads.pop(transfer) if outcome.stopped else self._reads[transfer]
                 told(outcome)
 
-    def met(self, memories: Sequence[str]) -> None:
+    def met(self, life: int, memories: Sequence[str]) -> None:
         """A Prefill has introduced itself: each rank maps what its contributor group serves."""
         for d_rank in range(1, self._topology.d_tp):
             for p_rank in self._topology.group(d_rank):
-                self._hands.say(d_rank, Connect(p_rank, memories[p_rank]))
+                self._hands.say(d_rank, Connect(life, p_rank, memories[p_rank]))
+
+    def left(self, life: int) -> None:
+        """That Prefill has gone."""
+        self._hands.say_all(Disconnect(life))
 
     def register(self, one: Destination) -> None:
         self._hands.say_all(Own(one.attempt, one.row, one.blocks, one.tokens))
 
     def read(self, rank: int, ready: Ready, parts: Sequence[Part], told: OnOutcome) -> None:
         self._reads[ready.transfer] = told
-        self._hands.say(rank, Read(ready.transfer, ready.slot, ready.epoch, tuple(map(pack_part, parts))))
+        self._hands.say(rank, Read(ready.transfer, ready.slot, ready.epoch, tuple(map(pack_part, parts)), ready.incarnation))
 
     def scheduled(self, attempt: int, length: int) -> None:
         self._hands.say_all(Scheduled(attempt, length))

@@ -16,15 +16,15 @@ __all__ = ["available", "needed", "refuse_memory"]
 
 
 def needed(config: RunConfig) -> dict[str, int]:
-    """Bytes by what they are for, both workers together; the model's weights are not among them."""
+    """Bytes by what they are for, all workers together; the model's weights are not among them."""
     model, layout = config.model_config(), config.slot_layout()
     sizes = {kind.name: kind.row_bytes for kind in config.row_kinds()}
     return {
-        "layer buffers": config.p_tp * layout.size,
+        "layer buffers": config.prefills * config.p_tp * layout.size,
         "Prefill's host pool": config.pool_objects * extent_layout(layout).size,
-        "Decode's host pool": config.decode_blocks * config.block_size * model.cache_layers
+        "Decode's host pool": config.decode_ranks * config.decode_blocks * config.block_size * model.cache_layers
         * (sizes["main"] + config.d_tp * (sum(sizes.values()) - sizes["main"])),
-        "hot buffers": config.d_tp * config.concurrency * model.cache_layers * config.hot_buffer * sizes["main"],
+        "hot buffers": config.decode_ranks * config.d_tp * config.concurrency * model.cache_layers * config.hot_buffer * sizes["main"],
     }
 
 

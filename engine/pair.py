@@ -1,6 +1,6 @@
-"""Starts proxy, Prefill and Decode, sends the requests through the proxy, and leaves nothing behind.
+"""Starts the proxy, Prefills and Decodes, sends the requests through the proxy, and leaves nothing behind.
 
-Rules: Prefill and Decode start first, for the proxy is told where they are; whatever ends the run (answers, an error, Ctrl-C, a worker
+Rules: Prefills and Decodes start first, for the proxy is told where they are; whatever ends the run (answers, an error, Ctrl-C, a worker
 that dies) ends all processes and removes the pool's folder; the error names the worker and what it said last; a request's result is
 its HTTP answer, beside what Decode's debug line says of the same prompt, and the two must agree.
 """
@@ -25,6 +25,7 @@ import msgspec
 from tidegate.engine.config import RunConfig
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.proxy import ProxyConfig
+from tidegate.engine.instances import decode_told, prefill_told, worker_names
 from tidegate.engine.pool_folder import run_folder, sweep
 from tidegate.engine.worker_io import Line
 
@@ -34,7 +35,7 @@ STOP_SECONDS = 20.0
 Lines = queue.Queue[tuple[str, Line | Told | None]]
 """What workers say, and the client; None: the worker's output has ended."""
 STOPS = ("proxy", "prefill", "decode")
-"""The order in which they stop: nobody is left with a peer that has gone."""
+"""The order in which the roles stop: nobody is left with a peer that has gone."""
 
 
 class PairError(RuntimeError):
@@ -42,15 +43,21 @@ class PairError(RuntimeError):
 
 
 class PairResult(msgspec.Struct):
-    """results: by index of the request; stats: per worker."""
+    """results: by index of the request; stats: by role, what its workers say added up; each: by worker."""
 
     results: dict[int, Line] = {}
     stats: dict[str, dict[str, float]] = {}
+    each: dict[str, dict[str, float]] = {}
     seconds: float = 0.0
 
 
 def worker_argv(role: str) -> list[str]:
     return [sys.executable, "-m", f"tidegate.engine.{role}_worker"]
+
+
+def role_of(name: str) -> str:
+    """What a worker called so is: prefill.1 is a prefill."""
+    return name.partition(".")[0]
 
 
 def _ending(code: int) -> str:
@@ -132,6 +139,10 @@ class Run:
     def start(self, role: str, argv: Sequence[str], config: RunConfig | ProxyConfig) -> None:
         self.workers[role] = Worker(role, argv, config, self.lines)
 
+    def urls(self, role: str) -> tuple[str, ...]:
+        """Where its workers, which are ready, are asked."""
+        return tuple(f"http://127.0.0.1:{self.ready[name].http_port}" for name in self.named(role))
+
     def ask(self, url: str) -> None:
         """Send every request, each under a name that says which it is."""
         c = self.config
@@ -150,7 +161,7 @@ class Run:
                 self.on_line(role, Line("answer", index=line.index, status=line.status, text=line.reason))
             elif line is not None:
                 self._take(role, line)
-            elif (code := self.workers[role].process.wait()) or role not in self.out.stats:
+            elif (code := self.workers[role].process.wait()) or role not in self.out.each:
                 said = self.workers[role].said()[-2000:] or "it said nothing"
                 raise PairError(f"the {role} worker {_ending(code)}: {said}")
 
@@ -165,13 +176,19 @@ class Run:
         if line.kind == "ready":
             self.ready[role] = line
         elif line.kind == "stats":
-            self.out.stats[role] = line.stats
+            self._add(role, line.stats)
         elif match := re.fullmatch(r"cmpl-.*\.(\d+)-[0-9a-f]+-0", line.request):
             if line.kind == "debug":
                 self.debug[int(match[1])] = line
             elif line.kind == "taken" and self.client is not None:
                 self.client.taken(int(match[1]))
         self.on_line(role, line)
+
+    def _add(self, name: str, stats: dict[str, float]) -> None:
+        self.out.each[name] = stats
+        role = role_of(name)
+        told = [self.out.each[one] for one in self.named(role) if one in self.out.each]
+        self.out.stats[role] = {figure: sum(one[figure] for one in told) for figure in stats}
 
     def answered(self) -> bool:
         """Is every request answered, and every success told in detail?"""
@@ -194,10 +211,15 @@ class Run:
     def stop(self) -> None:
         """Let each end in order."""
         for role in STOPS:
-            self.workers[role].stop()
-            self.until(lambda role=role: role in self.out.stats, STOP_SECONDS)  # type: ignore[misc]
+            for name in self.named(role):
+                self.workers[name].stop()
+            self.until(lambda role=role: self.out.each.keys() >= set(self.named(role)), STOP_SECONDS)  # type: ignore[misc]
         for worker in self.workers.values():
             worker.left(STOP_SECONDS)
+
+    def named(self, role: str) -> list[str]:
+        """The workers of a role."""
+        return [name for name in self.workers if role_of(name) == role]
 
     def end(self) -> None:
         """Make sure that everything is gone."""
@@ -220,8 +242,8 @@ def run_pair(
     """Run `config` (checked before) to its end.  PairError if a worker dies, or says nothing for `timeout` s.
 
     prefill_argv, decode_argv, proxy_argv: other commands for the workers (tests run them with a mutated machine).  on_started: told
-    the process ids.  A request that failed is a result with ok=False, its HTTP status (0: the client got no answer) and its reason in
-    text.
+    the process ids, by worker: proxy, prefill, prefill.1, ..., decode, decode.1, ...  A request that failed is a result with ok=False,
+    its HTTP status (0: the client got no answer) and its reason in text.
     """
     sweep()
     folder, lock = run_folder()
@@ -231,17 +253,18 @@ def run_pair(
             config.with_checkpoint(folder / "model"), pool_folder=config.pool_folder or str(folder / "pool"),
             scratch_folder=str(folder), requests=(), max_prompt=config.max_tokens, num_blocks=config.prefill_blocks,
         )  # fmt: skip
-        for role, argv in (("decode", decode_argv), ("prefill", prefill_argv)):
-            run.start(role, argv or worker_argv(role), worker)
-        run.until(lambda: run.ready.keys() >= {"decode", "prefill"}, timeout)
-        urls = {role: f"http://127.0.0.1:{line.http_port}" for role, line in run.ready.items()}
+        for number, name in enumerate(worker_names("decode", config.decode_ranks)):
+            run.start(name, decode_argv or worker_argv("decode"), decode_told(worker, number))
+        for number, name in enumerate(worker_names("prefill", config.prefills)):
+            run.start(name, prefill_argv or worker_argv("prefill"), prefill_told(worker, number))
+        run.until(lambda: run.ready.keys() == run.workers.keys(), timeout)
         run.start("proxy", proxy_argv or worker_argv("proxy"), ProxyConfig(
-            prefillers=(urls["prefill"],), decoders=(urls["decode"],), port=config.proxy_port, max_retries=config.max_retries,
+            prefillers=run.urls("prefill"), decoders=run.urls("decode"), port=config.proxy_port, max_retries=config.max_retries,
             retry_delay=config.retry_delay, faults=config.proxy_faults, scratch_folder=str(folder),
         ))  # fmt: skip
         run.until(lambda: "proxy" in run.ready, timeout)
-        on_started({role: worker.process.pid for role, worker in run.workers.items()})
-        run.ask(f"http://127.0.0.1:{run.ready['proxy'].http_port}")
+        on_started({name: worker.process.pid for name, worker in run.workers.items()})
+        run.ask(*run.urls("proxy"))
         run.until(run.answered, timeout)
         run.stop()
         run.out.results = run.results()

@@ -14,8 +14,8 @@ from tidegate.engine.pull_shm import Part
 from tidegate.protocol.messages import Start, TransferId
 
 __all__ = [
-    "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Ended", "Failed", "Forward", "Go", "HandWord", "Here",
-    "LeaderWord", "Own", "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop",
+    "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Disconnect", "Ended", "Failed", "Forward", "Go", "HandWord",
+    "Here", "LeaderWord", "Own", "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop",
     "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
 ]  # fmt: skip
 
@@ -84,10 +84,17 @@ class Poisoned(Word, frozen=True):
 
 
 class Connect(Word, frozen=True):
-    """Rank `rank` of a Prefill serves its layer memory at `memory`."""
+    """Rank `rank` of the Prefill of that incarnation serves its layer memory at `memory`."""
 
+    incarnation: int
     rank: int
     memory: str
+
+
+class Disconnect(Word, frozen=True):
+    """The Prefill of that incarnation has gone: nothing more is read of it."""
+
+    incarnation: int
 
 
 class Own(Word, frozen=True):
@@ -104,12 +111,13 @@ PartWord = tuple[str, bytes, bytes, bytes]
 
 
 class Read(Word, frozen=True):
-    """Pull `parts` from the rank that `transfer` names."""
+    """Pull `parts` from the rank that `transfer` names, of the Prefill of that incarnation."""
 
     transfer: TransferId
     slot: int
     epoch: int
     parts: tuple[PartWord, ...]
+    incarnation: int
 
 
 class Scheduled(Word, frozen=True):
@@ -196,7 +204,10 @@ class Failed(Word, frozen=True):
     reason: str
 
 
-LeaderWord = Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Own | Read | Scheduled | Reclaim | Forward | Stop
+LeaderWord = (
+    Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Disconnect | Own | Read | Scheduled | Reclaim | Forward
+    | Stop
+)
 HandWord = Here | Written | Attended | CopyEnded | Owned | ReadEnded | Stats | Failed
 
 _encoder = msgspec.msgpack.Encoder()

@@ -174,9 +174,8 @@ def _topology(s: Settings) -> str:
 
 
 def _one_dp_rank(s: Settings) -> str:
-    for name, one in (("prefill", s.prefill), ("decode", s.decode)):
-        if one.data_parallel_size > 1:
-            return f"{name}.data_parallel_size is {one.data_parallel_size}: this release runs one DP rank on each side; give 1"
+    if (size := s.prefill.data_parallel_size) > 1:
+        return f"prefill.data_parallel_size is {size}: Prefill has one DP rank; give 1, and run as many Prefills as you need"
     return ""
 
 

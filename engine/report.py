@@ -108,8 +108,8 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
     buffers = layers - shared + min(config.shared_buffers or 0, shared)
     asked, random = d["hits"] + d["misses"], "" if config.checkpoint else " (of random weights)"
     return [
-        ("layer buffers", f"{int(p['slots'])} for {layers} layers; by the formula I + min(B, R) = {buffers}"),
-        ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / layers:.0%} of one buffer a layer"),
+        ("layer buffers", f"{int(p['slots'] / config.prefills)} for {layers} layers; by the formula I + min(B, R) = {buffers}"),
+        ("layer memory", f"{p['slot_bytes'] / 1e6:.2f} MB, {p['slots'] / config.prefills / layers:.0%} of one buffer a layer"),
         ("host pool of Decode", f"{d['host_bytes'] / 1e6:.2f} MB in {int(d['blocks'])} blocks; "
                                 f"{d['host_huge'] / 1e6:.2f} MB of it in huge pages, {d['host_pinned'] / 1e6:.2f} MB pinned"),
         ("saved to the pool", f"{p['bytes_saved'] / 1e6:.2f} MB"),

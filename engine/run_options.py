@@ -66,6 +66,7 @@ OPTIONS = {
     "--prefill-concurrency": Option(Instance, "max_num_seqs", ("prefill",)),
     "--p-tp": Option(Instance, "tensor_parallel_size", ("prefill",)),
     "--d-tp": Option(Instance, "tensor_parallel_size", ("decode",)),
+    "--d-dp": Option(Instance, "data_parallel_size", ("decode",)),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
     "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
     "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
@@ -78,6 +79,7 @@ OPTIONS = {
 KEYLESS = {
     "--new-tokens": "new tokens", "--read-lease": "read lease", "--max-retries": "max retries", "--retry-delay": "retry delay",
     "--proxy-port": "proxy port", "--prefill-port": "prefill port", "--decode-port": "decode port", "--layers": "num_hidden_layers",
+    "--prefills": "prefills", "--decodes": "decodes",
 }  # fmt: skip
 """Options that set no key, and what errors call their value."""
 _CALLED = {option: rf"\b{one.key}\b" for option, one in OPTIONS.items()} | {option: rf"\b{word} " for option, word in KEYLESS.items()} | {
@@ -134,6 +136,7 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "prefetch_layers": store.layerwise_prefetch_layers,
         "p_tp": p.tensor_parallel_size,
         "d_tp": settings.decode.tensor_parallel_size,
+        "d_dp": settings.decode.data_parallel_size,
         "hot_buffer": settings.sparse.topk_buffer_size,
         "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
         "port": settings.target.port,

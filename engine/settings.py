@@ -153,7 +153,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: Annotated[str, Key("`auto` (as dtype) or the same as dtype: rows are kept as they were computed")] = "auto"
     enforce_eager: Annotated[bool, Key("true where layers share buffers")] = False
     tensor_parallel_size: Annotated[int, Key("at least 1; Prefill's a multiple of Decode's", good=_least(1))] = 1
-    data_parallel_size: Annotated[int, Key("at least 1", good=_least(1))] = 1
+    data_parallel_size: Annotated[int, Key(
+        "at least 1: DP ranks of Decode, each with a pool and ports of its own; Prefill's is 1", good=_least(1))] = 1  # fmt: skip
     pipeline_parallel_size: Annotated[int, Key("must be 1: pipeline parallelism (PP) is not supported", good=_only(1))] = 1
     prefill_context_parallel_size: Annotated[int, Key("must be 1: context parallelism (CP) is not supported", good=_only(1))] = 1
     decode_context_parallel_size: Annotated[int, Key("must be 1: context parallelism (CP) is not supported", good=_only(1))] = 1

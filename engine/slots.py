@@ -183,6 +183,19 @@ class MemoryServer:
         self._socket.close()
 
 
+def is_served(address: str) -> bool:
+    """Does anybody serve memory at `address`?  The system takes the address away when its process ends, and not before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect("\0" + address)
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # busy, or stopped: it is there
+            return True
+    return True
+
+
 def _user(peer: socket.socket) -> int:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     user: int = struct.unpack("3i", credentials)[1]

@@ -40,19 +40,28 @@ def layout_of(slots: Mapping[int, Sequence[RowKind]], *, blocks: int = SOURCE_BL
 
 
 class Prefill:
-    """memory: random bytes, in the layout that it announces."""
+    """memory: random bytes, in the layout that it announces; others than those of another `seed`."""
 
-    def __init__(self, port: int, layout: SlotLayout) -> None:
-        self.memory = SharedMemory.allocate(layout)
-        self.memory.bytes[:] = np.random.default_rng(1).integers(0, 100, self.memory.bytes.size)
+    def __init__(self, port: int, layout: SlotLayout, *, seed: int = 1) -> None:
+        self.memory, self._port = SharedMemory.allocate(layout), port
+        self.memory.bytes[:] = np.random.default_rng(seed).integers(0, 100, self.memory.bytes.size)
         self._server = MemoryServer(self.memory, f"tidegate-test-{os.getpid()}-{next(COUNT)}")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = control.connect(self._context, port)
         self.incarnation = 11 + next(COUNT)
         self.told: dict[int, Blocks] = {}
         self._heard: list[bytes] = []
-        hello = control.Hello(VERSION, self.incarnation, layout.digest, self._server.address)
-        self.socket.send_multipart([control.HELLO, control.frame(hello)])
+        self._hello = control.Hello(VERSION, self.incarnation, layout.digest, self._server.address)
+        self.sockets: list[zmq.Socket[bytes]] = []
+        self.greet()
+
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        return self.sockets[-1]
+
+    def greet(self) -> None:
+        """Say HELLO from a new address."""
+        self.sockets.append(control.connect(self._context, self._port))
+        self.socket.send_multipart([control.HELLO, control.frame(self._hello)])
         self.welcome = control.parse_welcome(self._frames()[1])
 
     def _frames(self) -> list[bytes]:
@@ -69,10 +78,11 @@ class Prefill:
         blocks = [self.told[message.table]] if told and isinstance(message, Ready) else []
         self.socket.send_multipart([control.MESSAGE, *map(encode, (*blocks, message))])
 
-    def ready(self, of: Start, layer: int, *, slot: int | None = None, blocks: tuple[int, ...] = (5, 2), **changes: Any) -> Ready:
+    def ready(self, of: Start, layer: int, *, slot: int | None = None, blocks: tuple[int, ...] = (5, 2), run: int = 0,
+              **changes: Any) -> Ready:  # fmt: skip
         where = SLOT_OF_LAYER[layer - 1] if slot is None else slot
         fields: dict[str, Any] = {"incarnation": self.incarnation, "start": 0, "stop": PROMPT, "epoch": layer, "final": True} | changes
-        transfer = TransferId(of.attempt + 1, 1, layer)
+        transfer = TransferId(run or of.attempt + 1, 1, layer)
         said = blocks_of(transfer, fields["incarnation"], blocks)
         self.told[said.table] = said
         return Ready(of.request, of.attempt, transfer, where, **{"table": said.table} | fields)
@@ -85,9 +95,12 @@ class Prefill:
         return heard
 
     def close(self) -> None:
-        self.socket.close(linger=0)
+        """Its process ends, as far as anybody can see.  Again does nothing."""
+        for socket in self.sockets:
+            socket.close(linger=0)
         self._context.term()
-        self._server.close()
+        if self.memory.bytes.size:
+            self._server.close()
         self.memory.close()
 
 

@@ -40,6 +40,11 @@ def command(
     ] = None,
     p_tp: Annotated[int | None, typer.Option("--p-tp", help="Ranks of Prefill, a process each; a multiple of Decode's. [demo: 1]")] = None,
     d_tp: Annotated[int | None, typer.Option("--d-tp", help="Ranks of Decode, a process each. [demo: 1]")] = None,
+    d_dp: Annotated[
+        int | None, typer.Option("--d-dp", help="DP ranks of Decode: each has its own pool and ports, and --d-tp ranks. [demo: 1]")
+    ] = None,
+    prefills: Annotated[int, typer.Option(help="Prefill instances; any of them serves any Decode.")] = 1,
+    decodes: Annotated[int, typer.Option(help="Decode instances, of --d-dp ranks each.")] = 1,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
     ] = None,
@@ -66,6 +71,7 @@ def command(
     Example: `tidegate run --prompt-file notes.txt --new-tokens 8 --chunk 256 --shared-buffers 2 --trace /tmp/t`
     """
     from tidegate.engine.errors import ConfigError
+    from tidegate.engine.instances import ports
     from tidegate.engine.memory import available, refuse_memory
     from tidegate.engine.model_options import model_options, tokens_of
     from tidegate.engine.oracle import OracleError, need_transformers
@@ -76,7 +82,7 @@ def command(
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
-        "--p-tp": p_tp, "--d-tp": d_tp, "--concurrency": concurrency,
+        "--p-tp": p_tp, "--d-tp": d_tp, "--d-dp": d_dp, "--concurrency": concurrency,
         "--prefill-concurrency": prefill_concurrency,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
@@ -87,15 +93,16 @@ def command(
         run = run_config(
             settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""), proxy_port=proxy_port,
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
-            lic8=lic8, **model_options(model, layers=layers, seed=seed),
+            prefills=prefills, decodes=decodes, lic8=lic8, **model_options(model, layers=layers, seed=seed),
         )  # fmt: skip
         refuse_memory(run, available())
         if oracle and lic8:
             raise ConfigError("--oracle beside --lic8: transformers keeps the indexer's rows as they were computed; leave one of them out")
         if oracle:
             need_transformers()
-        for name, number in run.ports.items():
-            _free(number, f"--{name.replace(' ', '-')}")
+        for name, numbers in ports(run).items():
+            for number in numbers:
+                _free(number, f"--{name.replace(' ', '-')}")
         if trace is not None:
             _new_folder(trace)
     except (ConfigError, OracleError) as error:
@@ -156,8 +163,8 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     lengths, plan = ", ".join(str(len(r.prompt)) for r in config.requests[:SHOWN]), config.plan()
     lengths += ", ..." if len(config.requests) > SHOWN else ""
     console.print(f"{len(config.requests)} requests of {lengths} tokens in chunks of {config.chunk}")
-    processes = 1 + config.p_tp + config.d_tp
-    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; proxy, Prefill and Decode in {processes} processes")
+    processes = 1 + config.prefills * config.p_tp + config.decode_ranks * config.d_tp
+    console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; {_servers(config)} in {processes} processes")
     try:
         with console.status("starting") as status:
             result = run_pair(config, on_line=lambda role, line: status.update(f"{role}: {line.text or line.kind}"))
@@ -173,6 +180,14 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
         console.print(table)
     console.print(verdict(compared), markup=False, highlight=False, soft_wrap=True)
     return 0 if all(c.equal for c in compared) and (not oracle or _agrees(config, console)) else 1
+
+
+def _servers(config: RunConfig) -> str:
+    """Which servers there are."""
+    if config.prefills == config.decode_ranks == 1:
+        return "proxy, Prefill and Decode"
+    ranks = f" of {config.d_dp} DP ranks" if config.d_dp > 1 else ""
+    return f"proxy, {config.prefills} Prefill{'s' * (config.prefills > 1)} and {config.decodes} Decode{'s' * (config.decodes > 1)}{ranks}"
 
 
 def _agrees(config: RunConfig, console: Console) -> bool:

@@ -2,9 +2,9 @@
 
 Rules: a request's name is the proxy's own and never repeats, whatever the client calls it; the client gets one answer, which is
 Decode's, whole; one announcement (prompt, attempt) is one dispatch, however often it is posted and whoever waits for it; a dispatch
-lives no longer than the request; servers may join and leave while it runs, and one that joined is forgotten when it is silent for the
-time it named; the proxy never decides anything about bytes: a START that is lost, late or doubled is borne by the
-sessions.
+lives no longer than the request, and ends when a later attempt of its prompt is announced; servers may join and leave while it runs, and
+one that joined is forgotten when it is silent for the time it named; the proxy never decides anything about bytes: a START that is
+lost, late or doubled is borne by the sessions.
 """
 
 from __future__ import annotations
@@ -153,6 +153,9 @@ class Proxy:
         if key not in entry.dispatches:
             if sum(one == index for one, _ in entry.dispatches) > self.config.max_retries:
                 raise Refusal(409, f"it has had {self.config.max_retries + 1} attempts already", params.request_id)
+            for other, earlier in entry.dispatches.values():
+                if other.request_id == params.request_id:  # Decode has given that attempt up: no Prefill need be found for it
+                    earlier.cancel()
             task = asyncio.create_task(self._dispatch(entry, index, params))
             task.add_done_callback(lambda task: task.cancelled() or task.exception())  # Decode may have left: nobody else asks
             entry.dispatches[key] = params, task
@@ -164,7 +167,7 @@ class Proxy:
             raise Refusal(409, f"attempt {params.attempt} was announced with other contents", params.request_id)
         await while_connected(request, asyncio.wait([task]))
         if task.cancelled():
-            raise Refusal(404, "the request is over", params.request_id)
+            raise Refusal(404, "the request, or this attempt, is over", params.request_id)
         return json_response(task.result())
 
     def _find(self, request_id: str) -> tuple[Entry, int]:

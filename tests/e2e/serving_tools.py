@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -38,9 +39,7 @@ class Serving:
         run.start("decode", decode_argv or worker_argv("decode"), config)
         self.url["prefill"] = "http://127.0.0.1:1"  # nobody is there
         if prefill:
-            lines: Any = queue.Queue()
-            self.prefill = Worker("prefill", worker_argv("prefill"), config, lines)
-            self.url["prefill"] = f"http://127.0.0.1:{lines.get(timeout=60)[1].http_port}"
+            self.prefill, self.url["prefill"] = self.new_prefill()
         run.until(lambda: "decode" in run.ready, 60)
         self.url["decode"] = f"http://127.0.0.1:{run.ready['decode'].http_port}"
         run.start("proxy", worker_argv("proxy"), ProxyConfig(
@@ -49,6 +48,12 @@ class Serving:
         ))  # fmt: skip
         run.until(lambda: "proxy" in run.ready, 60)
         self.url["proxy"] = f"http://127.0.0.1:{run.ready['proxy'].http_port}"
+
+    def new_prefill(self) -> tuple[Worker, str]:
+        """One more, and where it is; the caller ends it."""
+        lines: Any = queue.Queue()
+        worker = Worker("prefill", worker_argv("prefill"), self.config, lines)
+        return worker, f"http://127.0.0.1:{lines.get(timeout=60)[1].http_port}"
 
     def post(self, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
         """A completion, by way of the proxy."""
@@ -60,6 +65,11 @@ class Serving:
     def health(self, role: str) -> dict[str, Any]:
         response = httpx.get(self.url[role] + "/health", timeout=60, trust_env=False)
         return {"code": response.status_code} | response.json()
+
+    def figure(self, role: str, name: str) -> float:
+        """The sum of a metric over its labels; 0 if it is not there."""
+        lines = httpx.get(self.url[role] + "/metrics", timeout=60, trust_env=False).text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
     def stop(self) -> dict[str, dict[str, float]]:
         """Let all end in order; their figures."""

@@ -3,6 +3,7 @@ harms nobody else.  Real engine, real socket, real shared memory; each check tha
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -13,19 +14,20 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, SOURCE_BLOCKS, Prefill, both, layout_of
+from decode_tools import BLOCK, COUNT, KINDS, PROMPT, SLOT_OF_LAYER, SOURCE_BLOCKS, Prefill, both, layout_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.engine import decode_checks, decode_peer, paged_rows, pull_shm, slot_layout, step_blocks
+from tidegate.engine.control import Hello
 from tidegate.engine.copying import Work
 from tidegate.engine.decode_engine import DecodeEngine, RowKind
 from tidegate.engine.decode_memory import DecodeMemory
-from tidegate.engine.decode_peer import PEER, Peer
+from tidegate.engine.decode_peer import Peer, peer_name
 from tidegate.engine.pull_shm import ShmPull
-from tidegate.engine.slots import SharedMemory
+from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.engine.step_blocks import blocks_of
-from tidegate.protocol.messages import ReadDone, ReadFailed, Ready, Start, TransferId
+from tidegate.protocol.messages import VERSION, ReadDone, ReadFailed, Ready, Start, TransferId
 
 MAIN, INDEX, SCALE = (*KINDS, RowKind("scale", "float32", 1))
 
@@ -152,8 +154,7 @@ def test_planted_source_blocks_that_nobody_checks(monkeypatch: pytest.MonkeyPatc
 
 def test_planted_a_stale_incarnation_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     def believing(self: Peer, ready: Ready, destination: Any, prompt: int) -> Any:
-        assert self.memory is not None
-        table, layout = self.tables.of(ready), self.memory.layout
+        table, layout = self.tables.of(ready), self.memories[0].layout
         return decode_peer.checked_parts(decode_checks.Announced(ready, table, layout, self._own_memory, destination, prompt, {}))
 
     monkeypatch.setattr(Peer, "parts", believing)
@@ -194,6 +195,10 @@ def test_planted_the_blocks_of_an_earlier_step_are_read(monkeypatch: pytest.Monk
     assert "READ_FAILED is due" in stale()
 
 
+def missed(engine: DecodeEngine, prefill: Prefill) -> int:
+    return engine.core.peers.lives[prefill.incarnation].tables.missed
+
+
 def test_a_ready_without_its_list_waits_for_the_next_one() -> None:
     with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, _):
         bad, good = starts(engine, prefill)
@@ -203,7 +208,7 @@ def test_a_ready_without_its_list_waits_for_the_next_one() -> None:
         heard = prefill.hear()
         assert isinstance(heard, ReadDone)
         assert heard.transfer == ready.transfer
-        assert engine.core.peer.tables.missed == 1
+        assert missed(engine, prefill) == 1
         assert engine.owner.refused == 0
 
 
@@ -216,7 +221,7 @@ def test_a_list_that_was_damaged_is_dropped_and_the_rest_of_its_batch_is_not(ids
         prefill.told[ready.table] = msgspec.structs.replace(right, ids=ids)
         prefill.say(ready)
         assert isinstance(prefill.serve(good, 1), ReadDone)
-        assert (engine.owner.refused, engine.core.peer.tables.missed) == (1, 1)
+        assert (engine.owner.refused, missed(engine, prefill)) == (1, 1)
         prefill.told[ready.table] = right
         prefill.say(ready)
         assert isinstance(prefill.hear(), ReadDone)
@@ -308,9 +313,8 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
     memory, source = DecodeMemory(KINDS, layers=3, blocks=7, block_size=BLOCK, rows=2, hot=4, poison=True), layout_of({0: KINDS, 1: KINDS})
     mapped, backend = SharedMemory.allocate(source), ShmPull()
     mapped.bytes[:] = np.random.default_rng(2).integers(0, 100, mapped.bytes.size)
-    peer = Peer(backend, memory, incarnation=1)
-    peer.memories, peer.incarnation = [mapped], 11
-    backend.connect(PEER, mapped)
+    server = MemoryServer(mapped, f"tidegate-test-{os.getpid()}-{next(COUNT)}")
+    peer = Peer(backend, memory, Hello(VERSION, 11, source.digest, server.address), b"address")
     memory.ask(4, BLOCK)  # so that the blocks of attempt 5 do not begin at 0
     memory.ask(5, CAPACITY)
     memory.admitted()
@@ -329,7 +333,7 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
     for name, pages in memory.pages.items():
         backend.register(decode_checks.region_of(name, 5), pages.memory, pages.spans(destination.blocks), name)
     try:
-        outcome = backend.pull(PEER, peer.parts(ready, destination, CAPACITY), Work(ready.slot, ready.epoch))
+        outcome = backend.pull(peer_name(11, 0), peer.parts(ready, destination, CAPACITY), Work(ready.slot, ready.epoch))
         assert outcome.ok, outcome.reason
         assert fits(ready, blocks)
     except ValueError:
@@ -337,4 +341,6 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
     for name, pages in memory.pages.items():
         assert torch.equal(pages.memory.view(torch.int32), want[name].view(torch.int32))
     backend.close()
+    peer.close()
+    server.close()
     mapped.close()

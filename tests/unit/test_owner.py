@@ -17,7 +17,7 @@ from tidegate.engine import control
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.copying import Work
 from tidegate.engine.decode_memory import DecodeMemory
-from tidegate.engine.decode_peer import Peer
+from tidegate.engine.decode_peers import Peers
 from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
 from tidegate.engine.paged_rows import RowKind
@@ -149,40 +149,46 @@ def own_memory(layers: int = 3, block_size: int = 4) -> DecodeMemory:
     return DecodeMemory(kinds, layers=layers, blocks=7, block_size=block_size, rows=2, hot=4)
 
 
+def peers_of(backend: ShmPull, own: DecodeMemory, context: zmq.Context[zmq.Socket[bytes]]) -> Peers:
+    return Peers(backend, own, incarnation=3, socket=context.socket(zmq.ROUTER))
+
+
 @pytest.fixture
-def peer() -> Iterator[tuple[Peer, control.Hello]]:
-    memory, backend = SharedMemory.allocate(LAYOUT), ShmPull()
+def met() -> Iterator[tuple[Peers, control.Hello]]:
+    memory, backend, context = SharedMemory.allocate(LAYOUT), ShmPull(), zmq.Context[zmq.Socket[bytes]]()
     server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}")
-    peer = Peer(backend, own_memory(), incarnation=3)
-    yield peer, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
+    peers = peers_of(backend, own_memory(), context)
+    yield peers, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
     server.close()
     backend.close()
-    for one in (*peer.memories, memory):
-        one.close()
+    peers.close()
+    memory.close()
+    context.destroy(linger=0)
 
 
-def test_a_peer_is_met_once_and_told_what_is_mapped(peer: tuple[Peer, control.Hello]) -> None:
-    met, hello = peer
+def test_a_peer_is_met_once_and_told_what_is_mapped(met: tuple[Peers, control.Hello]) -> None:
+    peers, hello = met
     for wrong in ({"digest": "0" * 16}, {"memory": "tidegate-nobody"}, {"others": (hello.memory,)}):
-        assert met.meet(b"a", msgspec.structs.replace(hello, **wrong)).refused
-        assert not met.memories
-    with pytest.raises(RemoteProtocolError):
-        met.check_sender(b"a")
+        assert peers.meet(b"a", msgspec.structs.replace(hello, **wrong)).refused
+        assert not peers.lives
+    with pytest.raises(RemoteProtocolError, match="has not introduced himself"):
+        peers.speaker(b"a")
     for _ in range(2):
-        assert met.meet(b"a", hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
-    assert "already" in met.meet(b"b", msgspec.structs.replace(hello, incarnation=12)).refused
-    met.check_sender(b"a")
+        assert peers.meet(b"a", hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
+    assert list(peers.lives) == [11]
+    peers.speaker(b"a")
     with pytest.raises(RemoteProtocolError):
-        met.check_sender(b"b")
+        peers.speaker(b"b")
 
 
 @pytest.mark.parametrize(("layers", "block_size", "why"), [
     (4, 4, "3 layers, Decode 4"), (3, 8, "blocks of 4 tokens, Decode of 8: give both one block_size"),
 ])  # fmt: skip
-def test_a_peer_of_another_shape_is_refused(peer: tuple[Peer, control.Hello], layers: int, block_size: int, why: str) -> None:
-    _, hello = peer
-    other = Peer(ShmPull(), own_memory(layers, block_size), incarnation=3)
-    assert why in other.meet(b"a", hello).refused
+def test_a_peer_of_another_shape_is_refused(met: tuple[Peers, control.Hello], layers: int, block_size: int, why: str) -> None:
+    _, hello = met
+    context = zmq.Context[zmq.Socket[bytes]]()
+    assert why in peers_of(ShmPull(), own_memory(layers, block_size), context).meet(b"a", hello).refused
+    context.destroy(linger=0)
 
 
 def test_faults_hit_the_nth_match_and_are_counted() -> None:

@@ -114,14 +114,14 @@ def test_poison_shows_a_load_that_moved_nothing(tmp_path, poison):
 
 def test_a_failed_run_says_so_and_leaves_nothing_behind(tmp_path):
     with opened(tmp_path / "pool", blocks=14) as rig:
-        parts = rig.inbox.engine.core.peer.parts
+        parts = rig.inbox.engine.core.peers.parts
 
         def failing(ready, destination, prompt):
             if ready.request == "a" and ready.transfer.chunk == 2:
                 raise ValueError("refused on purpose")
             return parts(ready, destination, prompt)
 
-        rig.inbox.engine.core.peer.parts = failing
+        rig.inbox.engine.core.peers.parts = failing
         rig.inbox.ask("a", LONG)
         rig.inbox.ask("b", LONG)
         run = rig.engine.next_run()
@@ -148,7 +148,7 @@ def test_when_a_run_is_over_what_was_queued_for_it_has_ended(tmp_path, monkeypat
     if not waits:
         monkeypatch.setattr(PrefillEngine, "_abandon", lambda self: None)
     with compute_stream() as compute, opened(tmp_path / "pool", compute=compute) as rig:
-        rig.inbox.engine.core.peer.parts = lambda *asked: (_ for _ in ()).throw(ValueError("no"))
+        rig.inbox.engine.core.peers.parts = lambda *asked: (_ for _ in ()).throw(ValueError("no"))
         rig.attention = lambda layer, chunk: hold.wait(10)
         rig.inbox.ask("a", LONG)
         run = rig.engine.next_run()

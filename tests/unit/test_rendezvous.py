@@ -322,6 +322,21 @@ def test_an_attempt_can_be_announced_so_often(bench: Callable[..., Bench]) -> No
     client.close()
 
 
+def test_a_new_attempt_ends_the_search_for_a_prefill_of_the_one_before(bench: Callable[..., Bench]) -> None:
+    """The first is refused everywhere and would be asked again; Decode has a new attempt meanwhile, which is served."""
+    b = bench()
+    b.prefills[0].on_call = lambda call: call.answer.give(Refused(503, "not now", again=True) if call.start.attempt == 100 else Done(1))
+    proxy = b.proxy(max_retries=20, retry_delay=0.2)
+    told: queue.Queue[Told] = queue.Queue()
+    client = Client(proxy.server.url, [Asked("a", (1, 2), 4)], told.put)
+    ask = b.decode.asks.get(timeout=10)
+    assert b.prefills[0].calls.get(timeout=10).start.attempt == 100
+    second = post(proxy.server.url, "/v1/metaserver", **msgspec.to_builtins(b.decode.params(ask)))
+    assert (second.status_code, second.json()["attempt"]) == (200, 101)
+    assert "the request, or this attempt, is over" in told.get(timeout=10).reason
+    client.close()
+
+
 def send(port: int, *pieces: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
         for piece in pieces:
