@@ -74,7 +74,7 @@ def test_rows_of_runs_of_any_length_arrive_from_steps_of_several(tmp_path, buffe
 
 def refuse(rig, request, chunk, layer):
     """Have Decode refuse this read."""
-    peer = rig.inbox.engine.core.peer
+    peer = rig.inbox.engine.core.peers
     parts = peer.parts
 
     def refusing(ready, destination, prompt):
