@@ -4,8 +4,9 @@ Rules: nothing is said before the handshake: Prefill's HELLO names its protocol 
 its memory is served; Decode maps that memory, checks the layout, and only then answers WELCOME with the digest that it has
 mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
 READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.  Messages that are due at one
-moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.  A connection that broke is made anew, and is the
-same peer's: Prefill's address is its incarnation, which only those that it has greeted know; what was under way is said again.
+moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.
+A connection that broke is made anew, and is the same peer's: Prefill's address is its incarnation, which only those that it has greeted
+know; what was under way is said again.
 """
 
 from __future__ import annotations

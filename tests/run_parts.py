@@ -37,6 +37,7 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
         "gen": [[str(BIN / "tidegate"), "gen", "--check"]],
     }
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
+    table["soak"] = [[str(BIN / "tidegate"), "soak", "--minutes", "10" if long else "1"]]
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:

@@ -10,7 +10,7 @@ import typer
 def command(
     minutes: Annotated[float, typer.Option(help="No round begins after so many.")] = 1.0,
     faults: Annotated[str, typer.Option(help="Those that may strike, by name, with commas; all; or none. --list names them.")] = "all",
-    seed: Annotated[int | None, typer.Option(help="Draws questions, sizes, faults and their moments. Default: a new one, which is told.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws questions, sizes, faults and moments. [a new one, which is told]")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say what faults there are, and which may cost a request its answer.")] = False,
 ) -> None:
     """Start proxy, Prefill and Decode, and treat them badly while clients ask.
@@ -30,6 +30,7 @@ def command(
 
     from tidegate.engine.errors import ConfigError
     from tidegate.engine.soak.kinds import KINDS, chosen
+    from tidegate.engine.soak.report import lines
     from tidegate.engine.soak.run import soak
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -46,18 +47,8 @@ def command(
     except (ConfigError, OSError) as error:
         typer.echo(f"tidegate soak: {error}", err=True)
         raise typer.Exit(2) from None
-    console.print(
-        f"{out.lives} lives, {out.rounds} rounds, {out.asked} requests in {out.seconds:.0f} s: {out.equal} equal ({out.logits_equal} prompts "
-        f"in their logits too), {out.failed} failed with a reason, {out.left} left by their client"
-    )
-    console.print(f"injected: {out.injected} in copies and messages; done: {', '.join(f'{n} {name}' for name, n in out.deeds.items()) or 'nothing'}")
-    for reason, count in sorted(out.reasons.items()):
-        console.print(f"  {count:4} {reason}")
+    for line in lines(out):
+        console.print(line)
     if out.found:
-        for role, lines in out.said.items():
-            console.print(*(f"{role}> {line}" for line in lines), sep="\n")
-        for one in out.found:
-            console.print(f"FOUND: {one}")
         console.print(f"again: tidegate soak --minutes {minutes:g} --faults {','.join(names) or 'none'} --seed {seed}")
         raise typer.Exit(1)
-    console.print("every answer was right, and nothing was left")

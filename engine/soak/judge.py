@@ -27,6 +27,11 @@ class Judge:
         self._known: dict[Prompt, tuple[tuple[int, ...], bytes]] = {}
         self.equal = self.logits_equal = self.failed = self.left = 0
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Answers so far: equal, failed with a reason, left by their client."""
+        return self.equal, self.failed, self.left
+
     def wrong(self, answer: Answer, told: Mapping[str, Line], *, excused: bool) -> str:
         """What is wrong with it; "" if nothing is.  told: debug lines of Decode, by the request that they are about."""
         name = f"{answer.question.name} ({answer.request or 'no id'}; prompts of {', '.join(str(len(p)) for p in answer.question.prompts)})"

@@ -86,8 +86,10 @@ def children(pid: int) -> list[int]:
     return found + [one for child in found for one in children(child)]
 
 
-def cut(pid: int) -> int:
-    """Shut down every established TCP connection of `pid`; how many.  OSError where the system does not let us."""
+def cut(pid: int, port: int = 0) -> int:
+    """Shut down every established TCP connection of `pid`, or those with `port` at either end; how many.  OSError where the system does
+    not let us.
+    """
     tcp, count = _tcp(pid), 0
     handle = os.pidfd_open(pid)
     try:
@@ -102,8 +104,9 @@ def cut(pid: int) -> int:
                     continue
                 raise OSError(code, f"the connections of process {pid} cannot be cut: {os.strerror(code)}; leave 'cut' out of --faults")
             with socket.socket(fileno=got) as one, contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-                count += 1
+                if port in (0, one.getsockname()[1], one.getpeername()[1]):
+                    one.shutdown(socket.SHUT_RDWR)
+                    count += 1
     finally:
         os.close(handle)
     return count

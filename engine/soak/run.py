@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
-import msgspec
 
 from tidegate.engine.pool_folder import run_folder
 from tidegate.engine.pool_local import LocalPool
@@ -28,45 +27,30 @@ from tidegate.engine.soak.deeds import Deed, Deeds, draw_deeds
 from tidegate.engine.soak.fleet import ROLES, Fleet, Found
 from tidegate.engine.soak.judge import Judge
 from tidegate.engine.soak.kinds import KINDS, Life, Sizes, draw_life
+from tidegate.engine.soak.report import Report
 from tidegate.engine.soak.rest import grown, unrest
-from tidegate.engine.soak.traffic import Answer, Question, Texts, ask
+from tidegate.engine.soak.traffic import HUNG, LEFT, Answer, Question, Texts, ask
 
-__all__ = ["Report", "soak"]
+__all__ = ["soak"]
 
 ROUNDS = (3, 8)
 """Of a life: between so many and so many."""
 QUESTIONS, SPREAD, LEAVE = (4, 16), 3.0, 0.2
-SLACK_SECONDS = 60.0
-"""Beyond a request's deadline, for a machine that has other things to do."""
-
-
-class Report(msgspec.Struct):
-    """What a soak did, and what it found: found is empty if nothing is wrong."""
-
-    lives: int = 0
-    rounds: int = 0
-    asked: int = 0
-    equal: int = 0
-    logits_equal: int = 0
-    failed: int = 0
-    left: int = 0
-    injected: int = 0
-    deeds: dict[str, int] = {}
-    reasons: dict[str, int] = {}
-    seconds: float = 0.0
-    found: list[str] = []
-    said: dict[str, list[str]] = {}
+PATIENCE = 60.0
+"""Seconds: of a client beyond its request's deadline, and until everything is at rest; for a machine that has other things to do."""
 
 
 def soak(
     minutes: float, faults: Sequence[str], seed: int, *, argv: Mapping[str, Sequence[str]] | None = None,
-    told: Callable[[str], None] = lambda text: None, rounds: int = 0,
+    told: Callable[[str], None] = lambda text: None, rounds: int = 0, first: int = 0,
+    patience: float = PATIENCE,
 ) -> Report:  # fmt: skip
-    """Run one.  minutes: after which no round begins; rounds: at most so many, 0 for any number; argv: other commands for workers, by
-    role (tests plant bugs so); told: of progress.  OSError where the system does not allow what a fault needs.
+    """Run one.  minutes: after which no round begins; rounds: at most so many, 0 for any number; first: the life to begin with, of which
+    0 has no faults; argv: other commands for workers, by role (tests plant bugs so); told: of progress; patience: seconds until a
+    client that has no answer, or whatever is still held, is a finding.  OSError where the system does not allow what a fault needs.
     """
     with _folder() as folder:
-        return asyncio.run(_Soak(folder, faults, seed, argv or {}, told).run(60 * minutes, rounds))
+        return asyncio.run(_Soak(folder, faults, seed, argv or {}, told, patience).run(60 * minutes, rounds, first))
 
 
 @contextlib.contextmanager
@@ -88,9 +72,11 @@ def _folder() -> Iterator[Path]:
 
 class _Soak:
     def __init__(
-        self, folder: Path, faults: Sequence[str], seed: int, argv: Mapping[str, Sequence[str]], told: Callable[[str], None]
-    ) -> None:
+        self, folder: Path, faults: Sequence[str], seed: int, argv: Mapping[str, Sequence[str]], told: Callable[[str], None],
+        patience: float,
+    ) -> None:  # fmt: skip
         self._folder, self._faults, self._seed, self._told = folder, tuple(faults), seed, told
+        self._patience = patience
         self._sizes, self._fleet = Sizes(), Fleet(argv)
         self._texts = Texts(seed, self._sizes)
         config = self._life(0).config
@@ -106,11 +92,11 @@ class _Soak:
             **self._fleet.ports_of,
         )  # fmt: skip
 
-    async def run(self, seconds: float, rounds: int) -> Report:
+    async def run(self, seconds: float, rounds: int, first: int) -> Report:
         report, began = self._report, time.monotonic()
         try:
-            while time.monotonic() - began < seconds and not 0 < rounds <= report.rounds:
-                await self._live(self._life(report.lives), began + seconds, rounds)
+            while time.monotonic() - began < seconds and not (0 < rounds <= report.rounds or report.found):
+                await self._live(self._life(first + report.lives), began + seconds, rounds)
             self._pool.close()
             if not report.found and (left := sorted(path.name for path in self._folder.iterdir())):
                 report.found.append(f"files are left in shared memory: {', '.join(left)}")
@@ -123,8 +109,8 @@ class _Soak:
             self._pool.close()
         if there := sorted(filter(processes.alive, self._fleet.pids)):
             report.found.append(f"processes are left: {there}")
-        report.equal, report.logits_equal = self._judge.equal, self._judge.logits_equal
-        report.failed, report.left, report.seconds = self._judge.failed, self._judge.left, time.monotonic() - began
+        report.equal, report.failed, report.left = self._judge.counts
+        report.logits_equal, report.seconds = self._judge.logits_equal, time.monotonic() - began
         return report
 
     # ---- a life ---------------------------------------------------------------------------------------------------
@@ -160,10 +146,10 @@ class _Soak:
 
     async def _round(self, life: Life, draw: random.Random) -> None:
         report = self._report
-        deeds = draw_deeds(draw, self._faults) if report.rounds else []  # in the first nothing goes wrong at all
+        deeds = draw_deeds(draw, self._faults) if life.number or report.rounds else []  # in the first nothing goes wrong at all
         leave = LEAVE if "abort" in self._faults else 0.0
         questions = self._texts.questions(report.rounds, count=draw.randint(*QUESTIONS), spread=SPREAD, leave=leave)
-        before = self._judge.equal, self._judge.failed, self._judge.left
+        before = self._judge.counts
         answers = await self._asked(life, deeds, questions)
         excused = life.costs or any(KINDS[deed.kind].costs for deed in deeds)
         report.asked += len(answers)
@@ -173,7 +159,7 @@ class _Soak:
         self._fleet.told.clear()
         report.reasons = dict(Counter(report.reasons) + Counter(_kind(answer) for answer in answers if answer.status != 200))
         report.deeds = dict(Counter(report.deeds) + Counter(deed.kind for deed in deeds))
-        equal, failed, left = (now - then for now, then in zip((self._judge.equal, self._judge.failed, self._judge.left), before, strict=True))
+        equal, failed, left = (now - then for now, then in zip(self._judge.counts, before, strict=True))
         self._told(f"round {report.rounds}: {len(answers)} asked, {equal} equal, {failed} failed, {left} left"
                    f"{'; ' if deeds else ''}{', '.join(map(str, deeds))}")  # fmt: skip
         if not report.found:
@@ -181,25 +167,31 @@ class _Soak:
 
     async def _asked(self, life: Life, deeds: list[Deed], questions: list[Question]) -> list[Answer]:
         """Ask and do, side by side; Found if a process ends meanwhile."""
-        limit = life.config.deadline_seconds + SLACK_SECONDS
+        limit = life.config.deadline_seconds + self._patience
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._fleet.url("proxy"), limits=limits, timeout=None, trust_env=False) as client:
-            tasks = [asyncio.create_task(ask(client, question, limit)) for question in questions]
-            tasks_and_deeds = [*tasks, asyncio.create_task(self._deeds.carry_out(life, deeds))]
+            doing = asyncio.create_task(self._deeds.carry_out(life, deeds))
+            kill = any(deed.kind == "kill" for deed in deeds)  # some ask those that are killed, some those that are there then
+            tasks = [
+                asyncio.create_task(ask(client, question, limit, after=doing if kill and number % 2 else None))
+                for number, question in enumerate(questions)
+            ]
+            tasks_and_deeds = [*tasks, doing]
             try:
                 await self._fleet.until(lambda: all(task.done() for task in tasks_and_deeds), 3 * limit, "a round did not end")
             finally:
                 for task in tasks_and_deeds:
                     task.cancel()
                 await asyncio.gather(*tasks_and_deeds, return_exceptions=True)
-        tasks_and_deeds[-1].result()
+        doing.result()
         return [task.result() for task in tasks]
 
     # ---- rest -----------------------------------------------------------------------------------------------------
 
     async def _rest(self, life: Life) -> None:
         """Wait until nobody holds anything; Found, with what is held, if that does not come."""
-        end = time.monotonic() + life.config.deadline_seconds + SLACK_SECONDS
+        lost = life.config.deadline_seconds if "silence" in life.faults else 0.0
+        end = time.monotonic() + lost + self._patience
         async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
             while held := await self._held(client):
                 if time.monotonic() > end:
@@ -227,4 +219,5 @@ class _Soak:
 def _kind(answer: Answer) -> str:
     """The reason without what is of this request alone."""
     words = [word for word in answer.reason.split() if not any(letter.isdigit() for letter in word)]
-    return f"{answer.status}: {' '.join(words)}"[:120] if answer.status > 0 else "the client left" if answer.status == -2 else "no answer"
+    special = {0: "the connection to the proxy broke", HUNG: "no answer", LEFT: "the client left"}
+    return special.get(answer.status, f"{answer.status}: {' '.join(words)}"[:120])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 import httpx
 import msgspec
@@ -81,8 +80,10 @@ class Texts:
         ]  # fmt: skip
 
 
-async def ask(client: httpx.AsyncClient, question: Question, limit: float) -> Answer:
-    """Send it, and wait for what becomes of it."""
+async def ask(client: httpx.AsyncClient, question: Question, limit: float, *, after: asyncio.Task[None] | None = None) -> Answer:
+    """Send it, and wait for what becomes of it.  after: not before this is done."""
+    if after is not None:
+        await asyncio.wait([after])
     await asyncio.sleep(question.delay)
     try:
         async with asyncio.timeout(question.patience or limit):
@@ -107,13 +108,9 @@ async def _ask(client: httpx.AsyncClient, question: Question) -> Answer:
     except msgspec.MsgspecError as error:
         return Answer(question, 200, reason=f"200 with no completion: {error}", clear=False)
     tokens = tuple(tuple(choice.token_ids) for choice in answer.choices)
-    clear = _lengths(tokens) == [question.new_tokens] * len(question.prompts)
-    reason = "" if clear else f"200 with choices of {_lengths(tokens)} tokens, {question.new_tokens} were asked for each of {len(question.prompts)}"
-    return Answer(question, 200, tokens, reason, answer.id, clear)
-
-
-def _lengths(tokens: Sequence[Sequence[int]]) -> list[int]:
-    return [len(one) for one in tokens]
+    lengths, due = [len(one) for one in tokens], [question.new_tokens] * len(question.prompts)
+    reason = "" if lengths == due else f"200 with choices of {lengths} tokens, asked were {due}"
+    return Answer(question, 200, tokens, reason, answer.id, lengths == due)
 
 
 def _refused(question: Question, response: httpx.Response) -> Answer:
