@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from test_servers import SIZES, Server, ask, expect, until
 from typer.testing import CliRunner
 
@@ -56,6 +57,7 @@ def ready_lines(decode: Server, ranks: int) -> list[str]:
 
 def test_ranks_serve_with_any_prefill_while_one_leaves_and_end_with_the_one_that_fails(env: dict[str, str]) -> None:
     port = free_ports(2)
+    torch.set_num_threads(1)
     with ExitStack() as servers, ThreadPoolExecutor() as pool:
         proxy = servers.enter_context(Server("proxy", "--port", "0", env=env))
         joining = (*SIZES, "--proxy", proxy.url)
@@ -65,10 +67,10 @@ def test_ranks_serve_with_any_prefill_while_one_leaves_and_end_with_the_one_that
         assert sorted(int(found[2]) for found in told if found) == [port, port + 1]
         until(lambda: (well(proxy, "prefill"), well(proxy, "decode")) == (2, 2))
 
-        asked = [pool.submit(ask, proxy.url, max_tokens=24) for _ in range(4)]
+        asked = [pool.submit(ask, proxy.url, max_tokens=12) for _ in range(4)]
         leaving.process.send_signal(signal.SIGTERM)
-        asked += [pool.submit(ask, proxy.url, max_tokens=24) for _ in range(2)]
-        assert [one.result().json()["choices"][0]["token_ids"] for one in asked] == [expect(24)] * 6
+        asked += [pool.submit(ask, proxy.url, max_tokens=12) for _ in range(2)]
+        assert [one.result().json()["choices"][0]["token_ids"] for one in asked] == [expect(12)] * 6
         assert leaving.ended()[0] == 0
         for url in (found[1] for found in told if found):
             figures = httpx.get(f"{url}/metrics", trust_env=False, timeout=60).text
