@@ -54,13 +54,14 @@ def command(
     Example: `tidegate decode --http-port 8200 --port 5600 --proxy http://127.0.0.1:8000`
     """
     from tidegate.engine.config import RunConfig
-    from tidegate.engine.decode_worker import DecodeWorker
     from tidegate.engine.dp_ranks import end_with_leader, run_ranks
     from tidegate.engine.server_options import server_config
     from tidegate.engine.standing import Standing
 
     def run(made: RunConfig, host: Standing) -> None:
         if made.d_dp == 1:
+            from tidegate.engine.decode_worker import DecodeWorker
+
             DecodeWorker(made, host).serve()
         elif code := run_ranks([[*itself, "--dp-rank", str(rank), "--led"] for rank in range(made.d_dp)]):
             raise typer.Exit(code)

@@ -327,13 +327,14 @@ def test_a_new_attempt_ends_the_search_for_a_prefill_of_the_one_before(bench: Ca
     b = bench()
     b.prefills[0].on_call = lambda call: call.answer.give(Refused(503, "not now", again=True) if call.start.attempt == 100 else Done(1))
     proxy = b.proxy(max_retries=20, retry_delay=0.2)
-    told: queue.Queue[Told] = queue.Queue()
-    client = Client(proxy.server.url, [Asked("a", (1, 2), 4)], told.put)
+    lost: queue.Queue[Refused] = queue.Queue()
+    b.decode.on_ask = lambda ask: b.decode.http.announce(ask.metaserver, b.decode.params(ask), lost.put)
+    client = Client(proxy.server.url, [Asked("a", (1, 2), 4)], lambda told: None)
     ask = b.decode.asks.get(timeout=10)
     assert b.prefills[0].calls.get(timeout=10).start.attempt == 100
     second = post(proxy.server.url, "/v1/metaserver", **msgspec.to_builtins(b.decode.params(ask)))
     assert (second.status_code, second.json()["attempt"]) == (200, 101)
-    assert "the request, or this attempt, is over" in told.get(timeout=10).reason
+    assert "the request, or this attempt, is over" in lost.get(timeout=10).reason
     client.close()
 
 
