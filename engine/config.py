@@ -64,6 +64,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     host_memory_gib: float = 128.0  # for main KV on Decode
     model: dict[str, int | float | str | bool] = {}  # beside a checkpoint: its dtype at most, which may be wider than the stored one
     checkpoint: str = ""  # folder of the model; "": the seeded one that `model` and `seed` name
+    drafts: int = 0  # tokens that Decode's MTP layer guesses for each request in a forward
     lic8: bool = False  # indexer rows as int8 with a scale each, in both workers and in the run that they are compared with
     seed: int = 0
     port: int = 0  # of Decode's control plane; like those below, on loopback, 0: any free one
@@ -235,6 +236,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             ("shared" not in model.indexer_types,
              "indexer_types has shared layers: the model computes them and the planner gives them no indexer cache, but Prefill and "
              "Decode do not carry such caches yet; run a model whose layers are all full"),
+            (self.drafts >= 0, f"num_speculative_tokens is {self.drafts}: 0 (no speculation) or more"),
+            (self.drafts == 0 or model.num_nextn_predict_layers > 0,
+             f"num_speculative_tokens is {self.drafts} and num_nextn_predict_layers 0: this model has no MTP layer to draft with; give 0, "
+             "or a model that has one"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
             *((0 <= port < 65536, f"{name} is {port}: between 1 and 65535, or 0 for a free one") for name, port in self.ports.items()),
             *((one == 0 or one != other, f"{name} and {second} are both {one}: give each server its own port, or 0 for a free one")

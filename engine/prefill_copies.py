@@ -75,16 +75,16 @@ class _Run:
 
 class PoolCopies:
     """Saves, loads and fills.  span: the tokens of a chunk; post: hands a call to the thread that owns the session; model: names the
-    weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here.  That thread makes every call
-    but `drain` and `close`.
+    weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here; lookahead: tokens after its
+    own on which a token's rows depend (1 with an MTP layer).  That thread makes every call but `drain` and `close`.
     """
 
     def __init__(
         self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = "",
-        rank: int = 0, ranks: int = 1,
+        rank: int = 0, ranks: int = 1, lookahead: int = 0,
     ) -> None:  # fmt: skip
         self.pool, self.memory, self._span, self._post, self._rank, self._ranks = pool, memory, span, post, rank, ranks
-        self._root = root_key(pool.layout.digest, model)
+        self._root, self._lookahead = root_key(pool.layout.digest, model), lookahead
         self._runs: dict[int, _Run] = {}
         self.bytes_saved = self.bytes_loaded = self.bytes_reused = self.tokens_reused = 0
 
@@ -98,7 +98,7 @@ class PoolCopies:
         chunk = self._span(run, 1)[1]
         stops = stops_of(start.tokens, self.memory.layout.block_size, chunk)
         if len(start.prompt) == start.tokens:
-            keys = chain_keys(self._root, start.prompt, stops)
+            keys = chain_keys(self._root, start.prompt, stops, lookahead=self._lookahead)
         else:
             keys = [private_key(self._root + stop.to_bytes(8, "big"), run) for stop in stops]
         state = self._runs[run] = _Run(keys, stops, blocks, self.memory.layout.block_size)

@@ -46,14 +46,14 @@ __all__ = ["PrefillHand"]
 
 
 class PrefillHand:
-    """memory: its layer buffers; extents: of the pool that all ranks share, in `folder`; model: as for `PoolCopies`.
+    """memory: its layer buffers; extents: of the pool that all ranks share, in `folder`; model, lookahead: as for `PoolCopies`.
 
     Call `start`, `wait_for_layer`, `kv_written` and `layer_done` from one thread, the one that computes.
     """
 
     def __init__(
         self, leader: Leader, memory: SharedMemory, *, plan: SlotPlan, chunk_tokens: int, folder: str, extents: int, pin_seconds: float,
-        model: str, faults: Faults | None = None,
+        model: str, lookahead: int = 0, faults: Faults | None = None,
     ) -> None:  # fmt: skip
         self.memory, self._leader, self._plan, self._chunk_tokens = memory, leader, plan, chunk_tokens
         told = leader.told
@@ -64,6 +64,7 @@ class PrefillHand:
         self.copies = PoolCopies(
             LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, faults=faults), memory,
             span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size,
+            lookahead=lookahead,
         )  # fmt: skip
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._steps: queue.SimpleQueue[Go | Over] = queue.SimpleQueue()

@@ -37,6 +37,7 @@ def command(
     concurrency: Annotated[int | None, typer.Option(help="Requests at once on Decode; the others wait. [demo: all]")] = None,
     p_tp: Annotated[int | None, typer.Option("--p-tp", help="Ranks of Prefill, a process each; a multiple of Decode's. [demo: 1]")] = None,
     d_tp: Annotated[int | None, typer.Option("--d-tp", help="Ranks of Decode, a process each. [demo: 1]")] = None,
+    mtp: Annotated[int | None, typer.Option(help="Tokens that the MTP layer drafts for each request in a forward. [demo: 0]")] = None,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
     ] = None,
@@ -73,7 +74,7 @@ def command(
         "--chunk": chunk, "--block-size": block_size, "--kv-dtype": kv_dtype, "--device": device, "--port": port,
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
-        "--p-tp": p_tp, "--d-tp": d_tp, "--concurrency": concurrency,
+        "--p-tp": p_tp, "--d-tp": d_tp, "--concurrency": concurrency, "--mtp": mtp,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
