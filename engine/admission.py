@@ -120,7 +120,7 @@ class Admission:
         one, memory, chunk = self.active[attempt], self._core.memory, self._config.chunk
         blocks, tokens = memory.owned[attempt].blocks, len(one.ask.prompt)
         for layer in range(memory.layers):
-            kinds = [pages.tokens(layer, blocks, tokens) for pages in memory.pages.values()]
+            kinds = [memory.pages[name].tokens(layer, blocks, tokens) for name in memory.kinds_of(layer)]
             for first in range(0, tokens, chunk):
                 one.tags[f"{first // chunk + 1}/{layer + 1}"] = content_tag(*(rows[first : first + chunk] for rows in kinds))
 

@@ -32,6 +32,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.control import Hello
 from tidegate.engine.faults import Injector
@@ -154,7 +156,8 @@ class PrefillEngine:
         try:
             self._at = self._claimed(step)
             if self._recorder.enabled:
-                trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
+                ranges = self.memory.token_ranges(self._at.slot, *self._where(), layer=layer)
+                trace_begin(self._recorder, "write", step, *self._at, ranges)
             self._fill(step)
             if self._hands is not None:
                 self.owner.ask(partial(self._hands.enter, step))
@@ -164,7 +167,7 @@ class PrefillEngine:
             raise
         self.core.times.gates += 1
         self._phase = "claimed"
-        return Place(*self._at, self._now.run.blocks, self.memory.views(self._at.slot))
+        return Place(*self._at, self._now.run.blocks, self.memory.views(self._at.slot, layer))
 
     def kv_written(self, layer: int) -> None:
         """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
@@ -277,7 +280,11 @@ class PrefillEngine:
             self.core.times.blocked += time.monotonic() - began
 
     def _rows_end(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int], ok: bool) -> None:
-        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)
+        trace_end(self._recorder, "write", step, *at, self._views(step, at, where), ok=ok)
+
+    def _views(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> Sequence[Tensor]:
+        """The step's rows, for the trace's tags."""
+        return self.memory.token_views(at.slot, *where, layer=step.layer - 1) if self._recorder.enabled else ()
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""
@@ -301,7 +308,7 @@ class PrefillEngine:
     def _attended(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
         if step in self._published:  # a run that failed before that has no attention that anybody waits for
             self._published.remove(step)
-            trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
+            trace_end(self._recorder, "attend", step, *at, self._views(step, at, where))
             self.owner.post(partial(self.core.attended, step))
 
     def _all_hear(self, run: Run, over: RunOver) -> None:

@@ -112,7 +112,7 @@ class PrefillHand:
         if (word.step.run, word.step.layer) != (self._run.nonce, layer + 1):
             raise RuntimeError(f"this rank is at layer {layer + 1} of run {self._run.nonce}, and the leader begins {word.step}")
         self._at = word
-        return Place(word.slot, word.epoch, self._run.blocks, self.memory.views(word.slot))
+        return Place(word.slot, word.epoch, self._run.blocks, self.memory.views(word.slot, layer))
 
     def kv_written(self, layer: int) -> None:
         self._say(Written(self._at.step, self._at.slot, self._at.epoch))

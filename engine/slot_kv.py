@@ -30,7 +30,7 @@ class SlotKV:
         for name, view in self._place.views.items():
             if name not in self._flat:
                 self._flat[name] = view.new_empty(self._step.end, view.shape[-1])
-        return self._flat
+        return {name: self._flat[name] for name in self._place.views}
 
     def kv_written(self, layer: int) -> None:
         for page, rows in self._pieces(self._step.begin):

@@ -45,6 +45,9 @@ def command(
     device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")] = None,
+    index_topk_freq: Annotated[
+        int | None, typer.Option(help="One of so many layers of the seeded model has an indexer; the others use its top-k. [demo: 1]")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")] = None,
     lic8: Annotated[bool, typer.Option("--lic8", help="Keep the indexer's rows in 8 bits, with a scale each.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also run small in float64 and compare with transformers.")] = False,
@@ -84,7 +87,7 @@ def command(
         run = run_config(
             settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""), proxy_port=proxy_port,
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
-            lic8=lic8, **model_options(model, layers=layers, seed=seed),
+            lic8=lic8, **model_options(model, layers=layers, seed=seed, index_topk_freq=index_topk_freq),
         )  # fmt: skip
         refuse_memory(run, available())
         if oracle and lic8:
