@@ -62,7 +62,7 @@ class PagedRows:
     def at(self, layer: int) -> int:
         """Where in `memory` the rows of `layer` (from 0) are; ValueError for one that has none."""
         if layer not in self._at:
-            raise ValueError(f"{self.kind.name}: layer {layer + 1} has no such rows: {len(self._at)} layers have, to {max(self._at) + 1}")
+            raise ValueError(f"{self.kind.name}: layer {layer + 1} of a Decode of {self.layers} layers that have such rows")
         return self._at[layer]
 
     def ranges(self, layer: int, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:

@@ -160,7 +160,7 @@ class PoolCopies:
                 return
             if step.chunk in state.full:
                 raise PoolError(f"the pool is full: every one of its {self.pool.extents} blocks is in use; give it more")
-            where = self._offsets(state, objects, step, work.slot)
+            where = self._offsets(state, objects, work.slot, step.layer - 1)
             self.pool.save(state.keys[objects], step.layer - 1, self.memory.bytes, where, _named(work, step.chunk), ended)
         except (PoolError, ValueError) as error:
             ended(Outcome(False, True, str(error)))
@@ -237,7 +237,7 @@ class PoolCopies:
     def _read(
         self, state: _Run, objects: slice, step: TransferId, work: Work, ended: OnOutcome, *, part_of_write: bool = False
     ) -> None:
-        where = self._offsets(state, objects, step, work.slot)
+        where = self._offsets(state, objects, work.slot, step.layer - 1)
         try:
             if self._ranks > 1:
                 self._pin_all(step.run, state, objects)
@@ -257,9 +257,9 @@ class PoolCopies:
                     raise PoolError(f"object {i + 1} of run {run}, which another rank saved, is not in the pool")
             state.pinned.append(state.keys[i])
 
-    def _offsets(self, state: _Run, objects: slice, step: TransferId, slot: int) -> Offsets:
-        """Where in the layer memory each area of each object begins, in the step's layer."""
-        areas = self.memory.layout.areas_of(slot, step.layer - 1)
+    def _offsets(self, state: _Run, objects: slice, slot: int, layer: int | None = None) -> Offsets:
+        """Where in the layer memory each area of each object begins (in which `layer` has rows)."""
+        areas = self.memory.layout.areas_of(slot, layer)
         return np.stack([area.offset + state.at[objects] * area.row_bytes for area in areas], 1)
 
     def _when_stopped(self, step: TransferId, state: _Run, call: Callable[[Outcome], None]) -> OnOutcome:
