@@ -89,7 +89,7 @@ def test_planted_a_shared_layer_that_chooses_other_rows_would_be_seen() -> None:
 
 @pytest.mark.skipif(not LONG, reason="the parts of it are unit tests")
 def test_planted_a_prefill_that_gives_each_layer_all_of_its_slot_ends() -> None:
-    with pytest.raises(PairError, match=r"layer 3: rows of \['index', 'main'\] are given where \['main'\] are due"):
+    with pytest.raises(PairError, match=r"layer 2: rows of \['index', 'main'\] are given where \['main'\] are due"):
         run(sharing(), prefill_argv=[sys.executable, "-c", EVERYWHERE])
 
 
