@@ -22,6 +22,7 @@ from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer
 from tidegate.engine.http.metrics import Sample
 from tidegate.engine.http.server import LOOPBACK, Refused
 from tidegate.engine.measuring import decode_samples
+from tidegate.engine.model import Speculating
 from tidegate.engine.recorder import content_tag
 from tidegate.protocol.messages import Start
 
@@ -44,6 +45,8 @@ class Active:
         self.since: float | None = None
         self.tokens: list[int] = []
         self.logits: list[torch.Tensor] = []
+        last = len(ask.prompt) - 1  # the first forward runs the last token of the prompt again
+        self.decoding = Speculating(attempt, ask.prompt[last], last, last + ask.new_tokens)
         self.tags: dict[str, str] = {}
         self.why: Refused | None = None
         self.stop = False
@@ -58,7 +61,7 @@ class Admission:
     """The engine's listener.  active: attempt -> its ask, until it is answered; http: where prompts come from."""
 
     def __init__(self, worker: DecodeWorker) -> None:
-        self._engine, self._core, self._say = worker.engine, worker.engine.core, worker.parent.say
+        self._worker, self._engine, self._core, self._say = worker, worker.engine, worker.engine.core, worker.parent.say
         self.active: dict[int, Active] = {}
         self._config = c = worker.config
         self.http = DecodeServer(
@@ -77,7 +80,8 @@ class Admission:
         return sum(one.since is None for one in self.active.values())
 
     def _measured(self) -> list[Sample]:
-        return decode_samples(self._core, self._engine.owner, waiting=self.waiting)
+        worker = self._worker
+        return decode_samples(self._core, self._engine.owner, waiting=self.waiting, drafted=worker.drafted, accepted=worker.accepted)
 
     # ---- in -------------------------------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class Admission:
         one, memory, chunk = self.active[attempt], self._core.memory, self._config.chunk
         blocks, tokens = memory.owned[attempt].blocks, len(one.ask.prompt)
         for layer in range(memory.layers):
-            kinds = [pages.tokens(layer, blocks, tokens) for pages in memory.pages.values()]
+            kinds = [memory.pages[name].tokens(layer, blocks, tokens) for name in memory.kinds_of(layer)]
             for first in range(0, tokens, chunk):
                 one.tags[f"{first // chunk + 1}/{layer + 1}"] = content_tag(*(rows[first : first + chunk] for rows in kinds))
 

@@ -62,8 +62,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
     hot_buffer: int = 128
     host_memory_gib: float = 128.0  # for main KV on Decode
-    model: dict[str, int | float | str | bool] = {}  # beside a checkpoint: its dtype at most, which may be wider than the stored one
+    # Beside a checkpoint: its dtype at most, which may be wider than the stored one.
+    model: dict[str, int | float | str | bool | tuple[str, ...]] = {}
     checkpoint: str = ""  # folder of the model; "": the seeded one that `model` and `seed` name
+    drafts: int = 0  # tokens that Decode's MTP layer guesses for each request in a forward
     lic8: bool = False  # indexer rows as int8 with a scale each, in both workers and in the run that they are compared with
     seed: int = 0
     port: int = 0  # of Decode's control plane; like those below, on loopback, 0: any free one
@@ -149,16 +151,20 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.layer_plan().slots
 
     def row_kinds(self) -> list[RowKind]:
-        """What a token's rows are in every layer: what a Decode engine needs."""
-        return [RowKind(name, dtype, width) for name, (dtype, width) in self.model_config().row_kinds(0).items()]
+        """What a token's rows are, and in which layers: what a Decode engine needs."""
+        model = self.model_config()
+        full = tuple(layer for layer in range(model.cache_layers) if model.has_indexer(layer))
+        some = {} if len(full) == model.cache_layers else {"index": full, "scale": full}
+        return [RowKind(name, dtype, width, some.get(name)) for name, (dtype, width) in model.row_kinds(0).items()]
 
     def slot_layout(self) -> SlotLayout:
         """What lies where in Prefill's layer memory."""
-        kinds, slots = self.row_kinds(), self.plan()
+        kinds, slots, model = self.row_kinds(), self.plan(), self.model_config()
         return plan_layout(
             [slots.slot_of(layer) for layer in range(1, slots.layers + 1)], {kind.name: kind.width for kind in kinds},
-            self.model_config().dtype, blocks=self.prefill_blocks, block_size=self.block_size,
+            model.dtype, blocks=self.prefill_blocks, block_size=self.block_size,
             dtypes={kind.name: kind.dtype for kind in kinds},
+            kinds_of_layer=[tuple(model.row_kinds(layer)) for layer in range(model.cache_layers)],
         )  # fmt: skip
 
     @property
@@ -238,9 +244,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.block_size < 1 or (self.hot_buffer >= model.index_topk and self.hot_buffer % self.block_size == 0),
              f"topk_buffer_size is {self.hot_buffer}: a hot buffer is made of whole blocks of {self.block_size} tokens and holds what one "
              f"step reads, index_topk = {model.index_topk} rows; give {self._hot_buffer(model.index_topk)}, or another block_size"),
-            ("shared" not in model.indexer_types,
-             "indexer_types has shared layers: the model computes them and the planner gives them no indexer cache, but Prefill and "
-             "Decode do not carry such caches yet; run a model whose layers are all full"),
+            (self.drafts >= 0, f"num_speculative_tokens is {self.drafts}: 0 (no speculation) or more"),
+            (self.drafts == 0 or model.num_nextn_predict_layers > 0,
+             f"num_speculative_tokens is {self.drafts} and num_nextn_predict_layers 0: this model has no MTP layer to draft with; give 0, "
+             "or a model that has one"),
             (model.dtype in DTYPES, f"dtype is {model.dtype!r}: choose one of {', '.join(DTYPES)}"),
             *instance_rules(self),
             (self.max_retries >= 0, f"max retries is {self.max_retries}: 0 (never again) or more"),

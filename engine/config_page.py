@@ -16,7 +16,16 @@ from tidegate.engine.cli.run import command
 from tidegate.engine.keys import Rule, documented
 from tidegate.engine.refusals import MODEL_RULES, SETTINGS_RULES
 from tidegate.engine.run_options import DEFAULTS, OPTIONS
-from tidegate.engine.settings import AdditionalConfig, Connector, Instance, MultiExtra, RemoteExtra, SparseConfig, StoreExtra
+from tidegate.engine.settings import (
+    AdditionalConfig,
+    Connector,
+    Instance,
+    MultiExtra,
+    RemoteExtra,
+    SparseConfig,
+    SpeculativeConfig,
+    StoreExtra,
+)
 
 __all__ = ["page"]
 
@@ -37,6 +46,7 @@ This page is written by `tidegate config --write`, from the code.
 """
 SECTIONS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
     ("An instance: `prefill`, `decode`", "What a vLLM server takes on its command line.", Instance),
+    ("`speculative_config`", "Several tokens of a request in one forward; the answers are the same, to the bit.", SpeculativeConfig),
     ("`kv_transfer_config`", "And, with the same keys, each entry of MultiConnector's `connectors`. Prefill needs AscendStoreConnector "
      "and SfaRemoteD2HConnector in a MultiConnector, in any order; Decode needs SfaRemoteD2HConnector.", Connector),
     ("MultiConnector: `kv_connector_extra_config`", "", MultiExtra),

@@ -4,8 +4,8 @@ Rules: of a contributor group each rank sends its share of a step's blocks, disj
 compared with the layout that was mapped from it and with the destination here, kind by kind: number,
 type and size of main KV, presence, type and size of indexer and scales, tokens, blocks on both sides; the first difference ends that
 read, before a byte is touched, with a sentence that names both sides and both values; every range comes out in bytes, in 64 bits.
-What cannot change is compared once: a slot of a mapped layout with the kinds of rows here, the blocks of a step with those of its
-destination.  The layers of a step differ in where their memory begins, and in nothing else.
+What cannot change is compared once: a layer of a mapped layout with the kinds of rows that it has here, the blocks of a step with those
+of its destination.  The layers of a step differ in where their memory begins, and in which kinds of rows they have, and in nothing else.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Plan(NamedTuple):
 class Announced(NamedTuple):
     """A READY, the layout of Prefill that it speaks of, and where it is to go.
 
-    table: the list of blocks that READY names; prompt: tokens of the attempt's prompt; compared: the slots of `layout` that have passed
-    SLOT_CHECKS, and where in the memory each kind of rows begins in them; topology: which blocks the rank that says it has to send.
+    table: the list of blocks that READY names; prompt: tokens of the attempt's prompt; compared: the layers of `layout` that have passed
+    SLOT_CHECKS, and where in the memory each of their kinds of rows begins; topology: which blocks the rank that says it has to send.
     """
 
     ready: Ready
@@ -59,8 +59,13 @@ class Announced(NamedTuple):
 
     @property
     def areas(self) -> tuple[Area, ...]:
-        """What Prefill has in the slot."""
-        return self.layout.areas_of(self.ready.slot)
+        """What Prefill has of the layer in the slot."""
+        return self.layout.areas_of(self.ready.slot, self.layer)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the layer has here."""
+        return self.memory.kinds_of(self.layer)
 
 
 def region_of(name: str, attempt: int) -> str:
@@ -79,13 +84,16 @@ def checked_parts(a: Announced) -> list[Part]:
     """
     for check in LAYER_CHECKS:
         check(a)
-    ready, parts = a.ready, []
-    if (offsets := a.compared.get(ready.slot)) is None:
+    parts = []
+    if (offsets := a.compared.get(a.layer)) is None:
         for check in SLOT_CHECKS:
             check(a)
-        offsets = a.compared[ready.slot] = {area.name: area.offset for area in a.areas}
+        offsets = a.compared[a.layer] = {area.name: area.offset for area in a.areas}
     for name, (region, source, target, length) in _plan(a).columns.items():
-        at = a.layer * a.memory.pages[name].layer_bytes
+        if name not in offsets:
+            continue
+        pages = a.memory.pages[name]
+        at = pages.at(a.layer) * pages.layer_bytes
         parts.append(Part(region, source + offsets[name], target + at, length))
     return parts
 
@@ -127,7 +135,7 @@ def token_range(a: Announced) -> None:
 
 def main_count(a: Announced) -> None:
     there = [area.name for area in a.areas if is_main(area.name)]
-    here = [name for name in a.memory.pages if is_main(name)]
+    here = [name for name in a.kinds if is_main(name)]
     if sorted(there) != sorted(here):
         raise ValueError(f"main KV is {len(there)} tensors on Prefill ({_list(there)}) and {len(here)} on Decode ({_list(here)})")
 
@@ -142,7 +150,7 @@ def scale_presence(a: Announced) -> None:
 
 def nothing_else(a: Announced) -> None:
     if strange := [area.name for area in a.areas if not is_main(area.name) and area.name not in INDEXER]:
-        raise ValueError(f"Prefill has {_list(strange)} in slot {a.ready.slot}; Decode knows {_list(list(a.memory.pages))}")
+        raise ValueError(f"Prefill has {_list(strange)} in slot {a.ready.slot}; Decode knows {_list(a.kinds)}")
 
 
 def dtypes(a: Announced) -> None:
@@ -168,7 +176,7 @@ SLOT_CHECKS = (main_count, indexer_presence, scale_presence, nothing_else, dtype
 
 
 def _same_presence(a: Announced, name: str) -> None:
-    there, here = name in [area.name for area in a.areas], name in a.memory.pages
+    there, here = name in [area.name for area in a.areas], name in a.kinds
     if there != here:
         has = {True: "is there", False: "is missing"}
         raise ValueError(f"{name} {has[there]} on Prefill and {has[here]} on Decode")

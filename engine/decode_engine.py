@@ -44,6 +44,7 @@ from tidegate.engine.hands import Hands
 from tidegate.engine.owner import Owner
 from tidegate.engine.paged_rows import RowKind
 from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.rank_words import Forward
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
 from tidegate.protocol.decode import DecodeSession
@@ -167,10 +168,10 @@ class DecodeEngine(DecodeRows):
 
     # ---- a decode step: `DecodeRows`, and --------------------------------------------------------------------------
 
-    def forward(self, steps: Sequence[tuple[int, int, int]]) -> None:
-        """All other ranks compute (token, position, attempt) of each now, as the caller does, and then meet."""
+    def forward(self, word: Forward) -> None:
+        """All other ranks make this forward now, as the caller does, and then meet."""
         if (hands := self.core.hands) is not None:
-            self.owner.post(partial(hands.forward, steps))
+            self.owner.post(partial(hands.forward, word))
 
     def finish(self, attempt: int) -> None:
         """Inference of `attempt` has ended: its memory goes to others, and nothing above may name it again."""

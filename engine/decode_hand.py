@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Sequence
 from functools import partial
 
 from tidegate.engine.copying import Faults, Outcome, Work
@@ -52,7 +51,7 @@ class DecodeHand(DecodeRows):
         self._leader, self._pull = leader, ShmPull(threads=pull_threads, faults=faults)
         self._owned: dict[int, Destination] = {}
         self._peers: dict[tuple[int, int], SharedMemory] = {}  # by incarnation and rank
-        self._forwards: queue.SimpleQueue[Sequence[tuple[int, int, int]] | None] = queue.SimpleQueue()
+        self._forwards: queue.SimpleQueue[Forward | None] = queue.SimpleQueue()
         self.owner = Owner("decode-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
                            on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
 
@@ -61,8 +60,8 @@ class DecodeHand(DecodeRows):
         self._leader.say(Here(self.rank, "", "", os.getpid()))
         self.owner.start()
 
-    def next_forward(self) -> Sequence[tuple[int, int, int]] | None:
-        """(token, position, attempt) of each row of the next forward; None when it is time to end."""
+    def next_forward(self) -> Forward | None:
+        """The next forward that all ranks make; None when it is time to end."""
         return self._forwards.get()
 
     def close(self) -> None:
@@ -99,8 +98,8 @@ class DecodeHand(DecodeRows):
                                                 block_size=self.memory.allocator.block_size)  # fmt: skip
             case Reclaim(attempt):
                 self._reclaim(attempt)
-            case Forward(steps):
-                self._forwards.put(steps)
+            case Forward():
+                self._forwards.put(word)
             case Stop():
                 self._forwards.put(None)
 

@@ -60,6 +60,6 @@ class DecodeHands:
     def reclaim(self, attempt: int) -> None:
         self._hands.say_all(Reclaim(attempt))
 
-    def forward(self, steps: Sequence[tuple[int, int, int]]) -> None:
-        """All ranks compute `steps`, each (token, position, attempt), now."""
-        self._hands.say_all(Forward(tuple(steps)))
+    def forward(self, word: Forward) -> None:
+        """All ranks make this forward now."""
+        self._hands.say_all(word)

@@ -24,7 +24,6 @@ class AttemptBatch:
         self.tokens: Sequence[int] = [token for token, _, _ in steps]
         self.positions: Sequence[int] = [position for _, position, _ in steps]
         self._engine, self._attempts = engine, [attempt for _, _, attempt in steps]
-        self._index = [name for name in engine.memory.pages if name != "main"]
         self._rounds: list[list[int]] = []  # the first token of each attempt, then the second of each, ...
         seen: dict[int, int] = {}
         for i, attempt in enumerate(self._attempts):
@@ -37,7 +36,8 @@ class AttemptBatch:
 
     def index_rows(self, layer: int, token: int) -> Rows:
         attempt, end = self._attempts[token], self.positions[token] + 1
-        return {name: self._engine.index_rows(layer, attempt, name)[:end] for name in self._index}
+        kinds = [name for name in self._engine.memory.kinds_of(layer) if name != "main"]
+        return {name: self._engine.index_rows(layer, attempt, name)[:end] for name in kinds}
 
     def fetch(self, layer: int, positions: Sequence[Tensor]) -> list[Tensor]:
         found: dict[int, Tensor] = {}

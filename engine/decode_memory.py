@@ -31,6 +31,10 @@ def main_bytes(kind: RowKind, *, layers: int, blocks: int, block_size: int) -> i
     return layers * blocks * block_size * kind.row_bytes
 
 
+def _layers_of(kind: RowKind, layers: int) -> int:
+    return layers if kind.layers is None else len(kind.layers)
+
+
 def is_main(name: str) -> bool:
     """Is this a kind of main KV ("main", or several: "main.k", "main.v"), rather than indexer data ("index", "scale")?"""
     return name.partition(".")[0] == "main"
@@ -64,11 +68,18 @@ class DecodeMemory:
             raise ValueError(f"kinds of rows are {[kind.name for kind in kinds]}: main KV, and each once")
         if strange := [kind.name for kind in kinds if not is_main(kind.name) and kind.name not in INDEXER]:
             raise ValueError(f"kind of rows {strange[0]!r}: there are main (or main.k, main.v, ...), {', '.join(INDEXER)}")
+        indexer = [kind.layers for kind in kinds if kind.name in INDEXER]
+        if any(kind.layers is not None for kind in kinds if is_main(kind.name)) or len(set(indexer)) > 1:
+            raise ValueError("main KV is of all layers, and a scale is where its indexer row is: leave out layers, or give both the same")
+        if strange_layers := sorted({layer for own in indexer for layer in own or () if layer >= layers}):
+            raise ValueError(f"indexer rows of layers {strange_layers}: there are layers 0..{layers - 1}")
         self.allocator = BlockAllocator(blocks, block_size, kind="attempt", side="Decode")
         self.layers, self.rows, self._poison, self._files = layers, rows, poison, files
         self.host: dict[str, HostMemory] = {}
-        shape = (layers, blocks, block_size)
-        self.pages = {kind.name: PagedRows(kind, self._allocate(kind, (*shape, kind.width))) for kind in kinds}
+        self.pages = {
+            kind.name: PagedRows(kind, self._allocate(kind, (_layers_of(kind, layers), blocks, block_size, kind.width))) for kind in kinds
+        }
+        self._kinds = [tuple(name for name, pages in self.pages.items() if layer in pages) for layer in range(layers)]
         self.main = [pages for name, pages in self.pages.items() if is_main(name)]
         self.hot = HotBuffers(self.main, rows=rows, hot=hot, poison=poison)
         self._free_rows = deque(range(rows))
@@ -84,6 +95,10 @@ class DecodeMemory:
             main_bytes(kind, layers=shape[0], blocks=shape[1], block_size=shape[2]), file=self._files.get(kind.name, -1)
         )
         return memory.bytes.view(DTYPES[kind.dtype]).view(shape)
+
+    def kinds_of(self, layer: int) -> tuple[str, ...]:
+        """The kinds of rows that a token has in `layer` (from 0)."""
+        return self._kinds[layer]
 
     def ask(self, attempt: int, tokens: int) -> None:
         """Queue `attempt` for `tokens` tokens; ValueError where they never fit, or it asks twice."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_hand import DecodeHand
-from tidegate.engine.decode_kv import AttemptBatch
-from tidegate.engine.decode_steps import decode_memory, meet
+from tidegate.engine.decode_steps import decode_memory, make_forward
 from tidegate.engine.faults import Injector
 from tidegate.engine.hand_io import Leader, run_hand
-from tidegate.engine.model import GlooRanks
+from tidegate.engine.model import GlooRanks, Speculating
 
 __all__ = ["main"]
 
@@ -20,9 +19,9 @@ def serve(leader: Leader) -> None:
     memory = decode_memory(config, model.config, {name: int(file) for name, file in told.more.items()})
     hand = DecodeHand(leader, memory, pull_threads=config.pull_threads, faults=Injector(config.decode_faults).copies())
     hand.open()
-    while (steps := hand.next_forward()) is not None:
-        model.decode_hidden(AttemptBatch(hand, steps))
-        meet(model.group, hand)
+    while (word := hand.next_forward()) is not None:
+        requests = [Speculating(attempt, token, position, end, [*drafts]) for attempt, token, position, end, drafts in word.requests]
+        make_forward(model, hand, requests, drafts=config.drafts)
     hand.close()
     model.group.close()
     leader.left()

@@ -46,15 +46,15 @@ class DecodeRows:
 
         tokens: (attempt, position) of each, in the order of an attempt's positions, at most one past its last in this layer; a position
         that is there already (the prompt's last token, a draft that was refused) is written again, and is the last one then.
-        rows: kind -> [n, width] of its dtype, every kind.  Copied before it returns.  ValueError, with nothing written, for a position
-        out of order or rows that do not fit; KeyError for an attempt that is not complete.
+        rows: kind -> [n, width] of its dtype, every kind that the layer has.  Copied before it returns.  ValueError, with nothing written,
+        for a position out of order or rows that do not fit; KeyError for an attempt that is not complete.
         """
         places, lengths = [], dict[int, int]()
         for attempt, position in tokens:
             places.append(self._reader(attempt).place(layer, position, lengths.get(attempt)))
             lengths[attempt] = position + 1
-        if rows.keys() != self.memory.pages.keys():
-            raise ValueError(f"rows of {sorted(rows)} are given, a token has {sorted(self.memory.pages)}")
+        if rows.keys() != set(self.memory.kinds_of(layer)):
+            raise ValueError(f"rows of {sorted(rows)} are given, a token has {sorted(self.memory.kinds_of(layer))}")
         for name, part in rows.items():
             kind = self.memory.pages[name].kind
             if part.shape != (len(tokens), kind.width) or part.dtype != self.memory.pages[name].memory.dtype:
@@ -73,14 +73,16 @@ class DecodeRows:
     def index_rows(self, layer: int, attempt: int, name: str = "index") -> Tensor:
         """Step 3 reads these: rows of all tokens of `attempt` in `layer` so far [tokens, width].
 
-        A view where its blocks lie one after the other, or else a copy; for kernels that read pages there are `index_pages`.
+        A view where its blocks lie one after the other, or else a copy; for kernels that read pages there are `index_pages`.  ValueError
+        for a layer that has no indexer: its attention reads what an earlier layer chose.
         """
         reader = self._reader(attempt)
         return self.memory.pages[name].tokens(layer, reader.blocks, reader.lengths[layer])
 
     def index_pages(self, layer: int, attempt: int, name: str = "index") -> tuple[Tensor, Tensor]:
         """The indexer cache of `layer` [blocks, block_size, width], and the ids of the blocks of `attempt` in it, int64 [blocks]."""
-        return self.memory.pages[name].memory[layer], self._reader(attempt).table
+        pages = self.memory.pages[name]
+        return pages.memory[pages.at(layer)], self._reader(attempt).table
 
     def select(self, layer: int, attempts: Sequence[int], topk: Tensor) -> Selected:
         """Steps 4 to 6: make the selected main rows resident, and say where they are.

@@ -15,13 +15,12 @@ import zmq
 from tidegate.engine.admission import Active, Admission
 from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_engine import DecodeEngine
-from tidegate.engine.decode_kv import AttemptBatch
 from tidegate.engine.decode_memory import is_main, main_bytes
-from tidegate.engine.decode_steps import decode_sizes, meet
+from tidegate.engine.decode_steps import decode_sizes, forward_word, make_forward
 from tidegate.engine.faults import Injector
 from tidegate.engine.hands import Hands
 from tidegate.engine.host_memory import shared_file
-from tidegate.engine.model import ALONE, GlooRanks, ModelConfig, greedy
+from tidegate.engine.model import ALONE, GlooRanks, ModelConfig
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
@@ -51,6 +50,7 @@ class DecodeWorker:
             resend_seconds=config.resend_seconds, recorder=self.recorder, faults=self.faults,
             say=lambda text: parent.say("progress", text=text), on_crash=lambda error: parent.fail(f"decode: {error}"),
         )  # fmt: skip
+        self.forwards = self.drafted = self.accepted = 0
         self.admission = Admission(self)
         self.engine.attach(self.admission)
 
@@ -63,7 +63,7 @@ class DecodeWorker:
         return Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
 
     def serve(self) -> None:
-        """Decode whatever is complete, all together, one token a step, until the parent says stop."""
+        """Decode whatever is complete, all together, a token or more of each in a forward, until the parent says stop."""
         self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.admission.http.server)
         self.engine.open()
         self.admission.http.server.start()
@@ -78,21 +78,24 @@ class DecodeWorker:
         return [self.admission.active[attempt] for attempt in attempts]
 
     def _step(self, running: list[Active]) -> list[Active]:
-        """One token for each; those that have all theirs are finished, the others returned."""
-        steps = [_next(active) for active in running]
-        self.engine.forward(steps)
-        logits = self.model.decode_step(AttemptBatch(self.engine, steps))
-        if self.config.d_tp > 1:
-            meet(self.model.group, self.engine)
+        """A forward of all; those that have all their tokens are finished, the others returned."""
+        requests = [active.decoding for active in running]
+        self.engine.forward(forward_word(requests))
+        self.forwards += len(requests)
+        self.drafted += sum(len(one.drafts) for one in requests)
         going = []
-        for active, row, token in zip(running, logits, greedy(logits), strict=True):
-            active.tokens.append(token)
-            active.logits.append(row.clone())
+        for active, (tokens, logits) in zip(
+            running, make_forward(self.model, self.engine, requests, drafts=self.config.drafts), strict=True
+        ):
+            self.accepted += len(tokens) - 1
+            before = len(active.tokens)
+            active.tokens += tokens
+            active.logits += [row.clone() for row in logits]
             if active.done:
                 self.engine.owner.post(partial(self.admission.finished, active))
             else:
                 going.append(active)
-            if len(active.tokens) % 16 == 0:
+            if len(active.tokens) // 16 > before // 16:
                 self.parent.say("progress", text=f"decode {active.ask.request}: {len(active.tokens)} tokens")
         return going
 
@@ -101,16 +104,13 @@ class DecodeWorker:
         self.engine.owner.ask(self.admission.close)
         self.admission.http.server.stop()
         self.hands.stop(self.engine.owner)
-        stats = self.engine.close() | {"injected": self.faults.injected, "http_refused": self.admission.http.server.refused}
+        stats = self.engine.close() | {
+            "injected": self.faults.injected, "http_refused": self.admission.http.server.refused, "forwards": self.forwards,
+            "drafted": self.drafted, "accepted": self.accepted,
+        }  # fmt: skip
         self.parent.say("stats", stats=stats)
         self.recorder.close()
         self._context.term()
-
-
-def _next(active: Active) -> tuple[int, int, int]:
-    """(token, position, attempt) of the next step; the first runs the last token of the prompt again."""
-    prompt, tokens = active.ask.prompt, active.tokens
-    return tokens[-1] if tokens else prompt[-1], len(prompt) - 1 + len(tokens), active.attempt
 
 
 def main() -> None:

@@ -40,8 +40,8 @@ def prefill_samples(core: PrefillCore, owner: Owner, *, calls: int, bytes_saved:
     ]
 
 
-def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int) -> list[Sample]:
-    """Of a Decode rank; waiting: prompts that have no memory yet."""
+def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int, accepted: int) -> list[Sample]:
+    """Of a Decode rank; waiting: prompts that have no memory yet; drafted, accepted: tokens that were guessed, and that came true."""
     s, now, hot = core.session, time.monotonic(), core.memory.hot.counts
     return [
         *_phases({"RequestCompletion": s.attempts, "FailureInvalidation": s.dests, "Read": s.reads}),
@@ -54,6 +54,8 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int) -> list[Samp
         Sample("hot_misses_total", "Rows that top-k wanted and the host pool gave.", hot.misses),
         Sample("hot_evictions_total", "Rows that made room in a hot buffer.", hot.evictions),
         Sample("hot_loaded_bytes_total", "Copied from the host pool into hot buffers.", hot.bytes_loaded),
+        Sample("tokens_drafted_total", "Tokens that the MTP layer guessed and a forward verified.", drafted),
+        Sample("tokens_accepted_total", "Of those, how many came true.", accepted),
         *(Sample("pulled_bytes_total", "Read from Prefill's memory.", n, (("kind", kind),)) for kind, n in sorted(core.pulled.items())),
         _refused(owner),
     ]

@@ -18,13 +18,15 @@ __all__ = ["available", "needed", "refuse_memory"]
 def needed(config: RunConfig) -> dict[str, int]:
     """Bytes by what they are for, all workers together; the model's weights are not among them."""
     model, layout = config.model_config(), config.slot_layout()
-    sizes = {kind.name: kind.row_bytes for kind in config.row_kinds()}
+    kinds = config.row_kinds()
+    main = next(kind.row_bytes for kind in kinds if kind.name == "main")
+    rows = {kind.name: kind.row_bytes * (model.cache_layers if kind.layers is None else len(kind.layers)) for kind in kinds}
     return {
         "layer buffers": config.prefills * config.p_tp * layout.size,
         "Prefill's host pool": config.pool_objects * extent_layout(layout).size,
-        "Decode's host pool": config.decode_ranks * config.decode_blocks * config.block_size * model.cache_layers
-        * (sizes["main"] + config.d_tp * (sum(sizes.values()) - sizes["main"])),
-        "hot buffers": config.decode_ranks * config.d_tp * config.concurrency * model.cache_layers * config.hot_buffer * sizes["main"],
+        "Decode's host pool": config.decode_ranks * config.decode_blocks * config.block_size
+        * (rows["main"] + config.d_tp * (sum(rows.values()) - rows["main"])),
+        "hot buffers": config.decode_ranks * config.d_tp * config.concurrency * model.cache_layers * config.hot_buffer * main,
     }
 
 

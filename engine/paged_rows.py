@@ -22,11 +22,15 @@ __all__ = ["PagedRows", "RowKind"]
 
 
 class RowKind(msgspec.Struct, frozen=True):
-    """What a token's row of one kind is: `width` elements of `dtype`, a name of `DTYPES`."""
+    """What a token's row of one kind is: `width` elements of `dtype`, a name of `DTYPES`.
+
+    layers: those (from 0) whose tokens have such a row; None: all.  A layer without an indexer has no indexer rows.
+    """
 
     name: str
     dtype: str
     width: int
+    layers: tuple[int, ...] | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -35,7 +39,7 @@ class RowKind(msgspec.Struct, frozen=True):
 
 class PagedRows:
     """`memory` is [layers, blocks, block_size, width], contiguous: the layer is outermost, so that what a pull reads together lies
-    together.
+    together; `layers` are those that have such rows, in their order.
     """
 
     def __init__(self, kind: RowKind, memory: Tensor) -> None:
@@ -46,17 +50,30 @@ class PagedRows:
             )
         self.kind, self.memory = kind, memory
         self.layers, self.blocks, self.block_size, _ = memory.shape
+        own = range(self.layers) if kind.layers is None else kind.layers
+        if len(own) != self.layers or sorted(set(own)) != [*own] or own[0] < 0:
+            raise ValueError(f"{kind.name}: memory of {self.layers} layers for {own}: one for each, in ascending order")
+        self._at = {layer: at for at, layer in enumerate(own)}
+
+    def __contains__(self, layer: int) -> bool:
+        """Has a token of `layer` (from 0) such a row?"""
+        return layer in self._at
+
+    def at(self, layer: int) -> int:
+        """Where in `memory` the rows of `layer` (from 0) are; ValueError for one that has none."""
+        if layer not in self._at:
+            raise ValueError(f"{self.kind.name}: layer {layer + 1} of a Decode of {self.layers} layers that have such rows")
+        return self._at[layer]
 
     def ranges(self, layer: int, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
         """(offset in the whole memory, length), in bytes, of tokens [start, stop) of `layer` (from 0), one for each block.
 
         blocks: all blocks of the request.  ValueError for a range that they do not hold, and for a block that the pool has not.
         """
-        if not 0 <= layer < self.layers:
-            raise ValueError(f"{self.kind.name}: layer {layer + 1} of a Decode of {self.layers} layers")
+        first = self.at(layer) * self.layer_bytes
         at, count = self.rows(blocks, start, stop)
         row = self.kind.row_bytes
-        return list(zip((at * row + layer * self.layer_bytes).tolist(), (count * row).tolist(), strict=True))
+        return list(zip((at * row + first).tolist(), (count * row).tolist(), strict=True))
 
     @property
     def layer_bytes(self) -> int:
@@ -85,15 +102,16 @@ class PagedRows:
 
     def write(self, layer: int, places: Tensor, rows: Tensor) -> None:
         """Row i of `rows` [n, width] to row `places[i]` (int64 [n], block * block_size + row in it) of `layer`."""
-        append_rows([self.memory[layer]], places, [rows])
+        append_rows([self.memory[self.at(layer)]], places, [rows])
 
     def tokens(self, layer: int, blocks: Sequence[int], count: int) -> Tensor:
         """The rows of the first `count` tokens [count, width]: a view where their blocks lie one after the other, or else a copy."""
         used = list(blocks[: -(-count // self.block_size)])
         if not used or used == list(range(used[0], used[0] + len(used))):
-            paged = self.memory[layer, used[0] : used[0] + len(used)] if used else self.memory[layer, :0]
+            first = used[0] if used else 0
+            paged = self.memory[self.at(layer), first : first + len(used)]
         else:
-            paged = self.memory[layer].index_select(0, torch.tensor(used, device=self.memory.device))
+            paged = self.memory[self.at(layer)].index_select(0, torch.tensor(used, device=self.memory.device))
         return paged.reshape(-1, self.kind.width)[:count]
 
     def poison(self, blocks: Sequence[int] | None = None) -> None:

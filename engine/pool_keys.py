@@ -1,8 +1,8 @@
 """Names of pool objects: a key says what its rows are, so that whoever has the same prefix finds them.
 
 Rules: two blocks share a key exactly if layout, model and every token from the beginning of the prompt to the end of the block
-are the same, cut into the same blocks; a key says nothing about requests, runs or addresses; every part is hashed with its
-length, so that no two lists of parts read alike.
+(and the tokens after it on which its rows depend, where a layer looks ahead) are the same, cut into the same blocks; a key says
+nothing about requests, runs or addresses; every part is hashed with its length, so that no two lists of parts read alike.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ def root_key(layout: str, model: str) -> bytes:
     return _hashed((b"root", layout.encode(), model.encode()))
 
 
-def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Key of the block that holds `tokens` (one at least, each 0..2**63 - 1) after the prefix that `parent` names."""
+def block_key(parent: bytes, tokens: Sequence[int], after: Sequence[int] = ()) -> bytes:
+    """Key of the block that holds `tokens` (one at least, each 0..2**63 - 1) after the prefix that `parent` names.
+
+    after: those that follow them, as far as its rows depend on them.
+    """
     if len(parent) != KEY_BYTES or not tokens:
         raise ValueError(f"a parent of {len(parent)} bytes and {len(tokens)} tokens: a key has {KEY_BYTES} bytes, a block a token")
-    return _hashed((b"block", parent, array("q", tokens).tobytes()))
+    return _hashed((b"block", parent, array("q", tokens).tobytes(), array("q", after).tobytes()))
 
 
 def stops_of(tokens: int, block: int, chunk: int) -> list[int]:
@@ -42,13 +45,17 @@ def pool_objects(tokens: int, block: int, chunk: int) -> int:
     return len(stops_of(tokens, block, chunk))
 
 
-def chain_keys(root: bytes, tokens: Sequence[int], stops: Iterable[int]) -> list[bytes]:
-    """Keys of the blocks that end before the tokens `stops` (ascending), each the parent of the next."""
+def chain_keys(root: bytes, tokens: Sequence[int], stops: Iterable[int], *, lookahead: int = 0) -> list[bytes]:
+    """Keys of the blocks that end before the tokens `stops` (ascending), each the parent of the next.
+
+    lookahead: how many tokens after its own a row depends on; those after a prompt's end are not known to anyone, and its last rows
+    are rows of that prompt alone.
+    """
     keys, parent, first = [], root, 0
     for stop in stops:
         if not first < stop <= len(tokens):
             raise ValueError(f"a block of tokens {first}..{stop} of {len(tokens)}: stops ascend and lie within the prompt")
-        parent = block_key(parent, tokens[first:stop])
+        parent = block_key(parent, tokens[first:stop], tokens[stop : stop + lookahead])
         keys.append(parent)
         first = stop
     return keys

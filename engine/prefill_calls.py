@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_parts import Claimed, Lockstep, Part, Place, Run, RunOver, Step
@@ -99,7 +101,8 @@ class PrefillCalls:
         self._claim(going)
         if self._recorder.enabled:
             for part in _left(going):
-                trace_begin(self._recorder, "write", part.id, *part.at, self.memory.token_ranges(part.at.slot, *self._where(part)))
+                ranges = self.memory.token_ranges(part.at.slot, *self._where(part), layer=layer)
+                trace_begin(self._recorder, "write", part.id, *part.at, ranges)
         self._fill(_left(going))
         if self._hands is not None:
             self._leave(self.owner.ask(partial(self._hands.enter, *(part.id for part in _left(going)))))
@@ -110,7 +113,7 @@ class PrefillCalls:
             raise self._ended()
         self.core.times.gates += len(left)
         self._phase = "claimed"
-        return [part.over or Place(*part.at, part.run.blocks, self.memory.views(part.at.slot)) for part in self._parts]
+        return [part.over or Place(*part.at, part.run.blocks, self.memory.views(part.at.slot, layer)) for part in self._parts]
 
     def kv_written(self, layer: int) -> None:
         """The step's rows of `layer` are written, or will be by what is queued on the compute stream, and change no more.
@@ -214,7 +217,11 @@ class PrefillCalls:
             self.core.times.blocked += time.monotonic() - began
 
     def _rows_end(self, step: TransferId, at: Claimed, where: Where, ok: bool) -> None:
-        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)
+        trace_end(self._recorder, "write", step, *at, self._rows(step, at, where), ok=ok)
+
+    def _rows(self, step: TransferId, at: Claimed, where: Where) -> Sequence[Tensor]:
+        """The step's rows, for the trace's tags."""
+        return self.memory.token_views(at.slot, *where, layer=step.layer - 1) if self._recorder.enabled else ()
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""
@@ -240,7 +247,7 @@ class PrefillCalls:
         for step, at, where in attended:
             if step in self._published:  # a run that failed before that has no attention that anybody waits for
                 self._published.remove(step)
-                trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
+                trace_end(self._recorder, "attend", step, *at, self._rows(step, at, where))
                 done.append(step)
         self.owner.post(partial(self.core.attended, *done))
 

@@ -46,7 +46,7 @@ class Span(Protocol):
 
 def extent_layout(layout: SlotLayout, name: str = "") -> ExtentLayout:
     """Pool objects for blocks of these slots.  name: whose rows they are, where ranks hold different ones."""
-    areas = [layout.areas_of(slot) for slot in layout.slot_of_layer]
+    areas = [layout.areas_of(slot, layer) for layer, slot in enumerate(layout.slot_of_layer)]
     kinds = ",".join(f"{area.name}:{area.dtype}" for area in layout.areas)
     return ExtentLayout(layout.block_size, tuple(tuple(area.row_bytes for area in of_layer) for of_layer in areas), f"{kinds} {name}")
 
@@ -75,16 +75,16 @@ class _Run:
 
 class PoolCopies:
     """Saves, loads and fills.  span: the tokens of a chunk; post: hands a call to the thread that owns the session; model: names the
-    weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here.  That thread makes every call
-    but `drain` and `close`.
+    weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here; lookahead: tokens after its
+    own on which a token's rows depend (1 with an MTP layer).  That thread makes every call but `drain` and `close`.
     """
 
     def __init__(
         self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = "",
-        rank: int = 0, ranks: int = 1,
+        rank: int = 0, ranks: int = 1, lookahead: int = 0,
     ) -> None:  # fmt: skip
         self.pool, self.memory, self._span, self._post, self._rank, self._ranks = pool, memory, span, post, rank, ranks
-        self._root = root_key(pool.layout.digest, model)
+        self._root, self._lookahead = root_key(pool.layout.digest, model), lookahead
         self._runs: dict[int, _Run] = {}
         self.bytes_saved = self.bytes_loaded = self.bytes_reused = self.tokens_reused = 0
 
@@ -98,7 +98,7 @@ class PoolCopies:
         chunk = self._span(run, 1)[1]
         stops = stops_of(start.tokens, self.memory.layout.block_size, chunk)
         if len(start.prompt) == start.tokens:
-            keys = chain_keys(self._root, start.prompt, stops)
+            keys = chain_keys(self._root, start.prompt, stops, lookahead=self._lookahead)
         else:
             keys = [private_key(self._root + stop.to_bytes(8, "big"), run) for stop in stops]
         state = self._runs[run] = _Run(keys, stops, blocks, self.memory.layout.block_size)
@@ -160,7 +160,7 @@ class PoolCopies:
                 return
             if step.chunk in state.full:
                 raise PoolError(f"the pool is full: every one of its {self.pool.extents} blocks is in use; give it more")
-            where = self._offsets(state, objects, work.slot)
+            where = self._offsets(state, objects, work.slot, step.layer - 1)
             self.pool.save(state.keys[objects], step.layer - 1, self.memory.bytes, where, _named(work, step.chunk), ended)
         except (PoolError, ValueError) as error:
             ended(Outcome(False, True, str(error)))
@@ -237,7 +237,7 @@ class PoolCopies:
     def _read(
         self, state: _Run, objects: slice, step: TransferId, work: Work, ended: OnOutcome, *, part_of_write: bool = False
     ) -> None:
-        where = self._offsets(state, objects, work.slot)
+        where = self._offsets(state, objects, work.slot, step.layer - 1)
         try:
             if self._ranks > 1:
                 self._pin_all(step.run, state, objects)
@@ -257,9 +257,9 @@ class PoolCopies:
                     raise PoolError(f"object {i + 1} of run {run}, which another rank saved, is not in the pool")
             state.pinned.append(state.keys[i])
 
-    def _offsets(self, state: _Run, objects: slice, slot: int) -> Offsets:
-        """Where in the layer memory each area of each object begins."""
-        areas = self.memory.layout.areas_of(slot)
+    def _offsets(self, state: _Run, objects: slice, slot: int, layer: int | None = None) -> Offsets:
+        """Where in the layer memory each area of each object begins (in which `layer` has rows)."""
+        areas = self.memory.layout.areas_of(slot, layer)
         return np.stack([area.offset + state.at[objects] * area.row_bytes for area in areas], 1)
 
     def _when_stopped(self, step: TransferId, state: _Run, call: Callable[[Outcome], None]) -> OnOutcome:

@@ -47,14 +47,14 @@ __all__ = ["PrefillHand"]
 
 
 class PrefillHand:
-    """memory: its layer buffers; extents: of the pool that all ranks share, in `folder`; model: as for `PoolCopies`.
+    """memory: its layer buffers; extents: of the pool that all ranks share, in `folder`; model, lookahead: as for `PoolCopies`.
 
     Call `next_step`, `start_all`, `wait_for_all`, `kv_written` and `layer_done` from one thread, the one that computes.
     """
 
     def __init__(
         self, leader: Leader, memory: SharedMemory, *, plan: SlotPlan, chunk_tokens: int, folder: str, extents: int, pin_seconds: float,
-        model: str, faults: Faults | None = None,
+        model: str, lookahead: int = 0, faults: Faults | None = None,
     ) -> None:  # fmt: skip
         self.memory, self._leader, self._plan, self._chunk_tokens = memory, leader, plan, chunk_tokens
         told = leader.told
@@ -64,7 +64,7 @@ class PrefillHand:
         self._known: dict[int, Run] = {}  # runs that are not over
         self.copies = PoolCopies(
             LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, faults=faults), memory,
-            span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size,
+            span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size, lookahead=lookahead,
         )  # fmt: skip
         self._steps: queue.SimpleQueue[list[tuple[Run, int]] | None] = queue.SimpleQueue()
         self._layers: queue.SimpleQueue[Go] = queue.SimpleQueue()
@@ -111,10 +111,10 @@ class PrefillHand:
         here = {step.run: (slot, epoch) for step, slot, epoch in self._at.steps}
         if not here.keys() <= {run.nonce for run in self._runs} or any(step.layer != layer + 1 for step, _, _ in self._at.steps):
             raise RuntimeError(f"this rank is at layer {layer + 1} of {[run.nonce for run in self._runs]}; the leader begins {self._at}")
-        return [self._place(run, *here[run.nonce]) if run.nonce in here else RunOver("it has left the step") for run in self._runs]
+        return [self._place(run, *here[run.nonce], layer) if run.nonce in here else RunOver("it has left the step") for run in self._runs]
 
-    def _place(self, run: Run, slot: int, epoch: int) -> Place:
-        return Place(slot, epoch, run.blocks, self.memory.views(slot))
+    def _place(self, run: Run, slot: int, epoch: int, layer: int) -> Place:
+        return Place(slot, epoch, run.blocks, self.memory.views(slot, layer))
 
     def kv_written(self, layer: int) -> None:
         self._say(Written(self._at.steps))

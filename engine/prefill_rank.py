@@ -21,7 +21,7 @@ def serve(leader: Leader) -> None:
     hand = PrefillHand(
         leader, layer_memory(config.slot_layout()), plan=config.plan(), chunk_tokens=config.chunk,
         folder=told.more["pool"], extents=config.pool_objects, pin_seconds=config.pin_seconds, model=told.more["model"],
-        faults=faults.copies(),
+        lookahead=model.config.lookahead, faults=faults.copies(),
     )  # fmt: skip
     hand.open()
     while (parts := hand.next_step()) is not None:

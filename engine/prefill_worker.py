@@ -63,8 +63,9 @@ class PrefillWorker:
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
         )  # fmt: skip
         self.copies = PoolCopies(
-            pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp
-        )
+            pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp,
+            lookahead=config.model_config().lookahead,
+        )  # fmt: skip
         self.links = DecodeLinks(
             engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting,
             on_begin=lambda request: parent.say("taken", request=request),

@@ -134,9 +134,9 @@ class Reclaim(Word, frozen=True):
 
 
 class Forward(Word, frozen=True):
-    """Compute (token, position, attempt) of each."""
+    """Decode each request further, all in one forward: (attempt, token, position, end, drafts), as `speculation.Speculating` has them."""
 
-    steps: tuple[tuple[int, int, int], ...]
+    requests: tuple[tuple[int, int, int, int, tuple[int, ...]], ...]
 
 
 class Stop(Word, frozen=True):

@@ -192,6 +192,12 @@ def _chunk(s: Settings) -> str:
             f"{step}, or 0")  # fmt: skip
 
 
+def _drafts(s: Settings) -> str:
+    p, d = (one.speculative_config.num_speculative_tokens for one in (s.prefill, s.decode))
+    return "" if p == d else (f"num_speculative_tokens is {p} on Prefill and {d} on Decode: what the MTP layer drafts from, Prefill "
+                              "computes; give both the same")  # fmt: skip
+
+
 SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("hybrid", "hybrid KV cache layouts", _hybrid),
     Rule("ungated", "shared buffers with a connector that has no completion gate for each buffer (MooncakeLayerwiseConnector)", _ungated),
@@ -211,6 +217,7 @@ SETTINGS_RULES: tuple[Rule[Settings], ...] = (
     Rule("stray protocol", "a memfabric protocol without memfabric", _stray_protocol),
     Rule("block size", "unequal `block_size` on the two sides", _blocks),
     Rule("chunk", "chunks that are longer than a step", _chunk),
+    Rule("drafts", "unequal `num_speculative_tokens` on the two sides", _drafts),
     Rule("backends", "`memcache` and `memfabric` (this release)", _backends),
     Rule("device", "a device that is not there", _device),
 )

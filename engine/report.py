@@ -120,9 +120,18 @@ def rows(config: RunConfig, result: PairResult) -> list[tuple[str, str]]:
         ("appended by Decode", f"{d['bytes_appended'] / 1e6:.3f} MB"),
         ("top-k rows copied to hot buffers", f"{d['bytes_missed'] / 1e6:.2f} MB"),
         ("hot-buffer hit rate" + random, f"{d['hits'] / asked:.0%} of {int(asked)} rows" if asked else "none"),
+        *_speculation(d),
         ("prefill waited for Decode's reads", f"{p['reads_s']:.2f} s of {p['compute_s']:.2f} s, {int(p['gates'])} layer steps"),
         ("loads and saves", f"{p['load_s']:.2f} s and {p['save_s']:.2f} s; waited for {p['blocked_s']:.2f} s"),
         ("of loads and saves, hidden behind compute", hidden_share(p["blocked_s"], p["load_s"] + p["save_s"])),
         ("messages refused", f"{int(p['refused'] + d['refused'])}"),
         ("wall time of all processes", f"{result.seconds:.1f} s"),
     ]  # fmt: skip
+
+
+def _speculation(d: dict[str, float]) -> list[tuple[str, str]]:
+    """What drafts came true, if there were any."""
+    if not d["drafted"]:
+        return []
+    each = (d["forwards"] + d["accepted"]) / d["forwards"]
+    return [("drafts that came true", f"{int(d['accepted'])} of {int(d['drafted'])}, so {each:.2f} tokens of a request in a forward")]

@@ -16,7 +16,7 @@ from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import checked_value, refuse
 from tidegate.engine.refusals import SETTINGS_RULES
-from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, StoreExtra, parse_settings
+from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, SpeculativeConfig, StoreExtra, parse_settings
 
 __all__ = ["DEFAULTS", "KEYLESS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings", "with_options"]
 
@@ -67,6 +67,7 @@ OPTIONS = {
     "--p-tp": Option(Instance, "tensor_parallel_size", ("prefill",)),
     "--d-tp": Option(Instance, "tensor_parallel_size", ("decode",)),
     "--d-dp": Option(Instance, "data_parallel_size", ("decode",)),
+    "--mtp": Option(SpeculativeConfig, "num_speculative_tokens"),
     "--shared-buffers": Option(StoreExtra, "layerwise_num_shared_buffers"),
     "--independent-layers": Option(StoreExtra, "layerwise_independent_layers"),
     "--prefetch-layers": Option(StoreExtra, "layerwise_prefetch_layers"),
@@ -110,6 +111,9 @@ def _set(s: Settings, option: str, given: Any) -> Settings:
     replace = msgspec.structs.replace
     if kind is Instance:
         return replace(s, **{side: replace(getattr(s, side), **change) for side in sides})
+    if kind is SpeculativeConfig:
+        both = {side: replace(getattr(s, side).speculative_config, **change) for side in sides}
+        return replace(s, **{side: replace(getattr(s, side), speculative_config=one) for side, one in both.items()})
     if kind is StoreExtra:
         if s.source.store is None:
             raise ConfigError(f"{option} is given and prefill has no AscendStoreConnector: add it, or leave {option} out")
@@ -122,10 +126,12 @@ def _set(s: Settings, option: str, given: Any) -> Settings:
 
 def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -> RunConfig:
     """What the workers are told: `settings` flattened, and `rest` (other fields of RunConfig) as it is. ConfigError."""
-    p, store = settings.prefill, settings.store
+    p, store, drafts = settings.prefill, settings.store, settings.decode.speculative_config.num_speculative_tokens
+    seeded = {"num_nextn_predict_layers": 1} if drafts and not rest.get("checkpoint") else {}  # a checkpoint says it itself
     return RunConfig(**(rest | {
         "requests": requests,
-        "model": rest.get("model", {}) | {"dtype": p.dtype},
+        "model": seeded | rest.get("model", {}) | {"dtype": p.dtype},
+        "drafts": drafts,
         "chunk": p.long_prefill_token_threshold or p.max_num_batched_tokens,
         "step_tokens": p.max_num_batched_tokens,
         "prefill_lanes": p.max_num_seqs or 1,

@@ -25,8 +25,8 @@ __all__ = ["checked_urls", "server_config"]
 
 
 def server_config(
-    file: Path | None, model: Path | None, *, layers: int | None, seed: int | None, max_prompt: int, new_tokens: int, concurrency: int,
-    control_port: int | None = None, d_dp: int | None = None, dp_rank: int | None = None, **rest: Any,
+    file: Path | None, model: Path | None, *, layers: int | None, seed: int | None, index_topk_freq: int | None, max_prompt: int,
+    new_tokens: int, concurrency: int, control_port: int | None = None, d_dp: int | None = None, dp_rank: int | None = None, **rest: Any,
 ) -> RunConfig:  # fmt: skip
     """What a server without requests of its own is told; dp_rank: of the d_dp that Decode has; rest: other fields of RunConfig."""
     if max_prompt < 1:
@@ -34,7 +34,7 @@ def server_config(
     settings = run_settings(read_settings(file) if file else None, {} if d_dp is None else {"--d-dp": d_dp})
     config = run_config(
         settings, (), max_prompt=max_prompt, new_tokens=new_tokens,
-        **model_options(model, layers=layers, seed=seed), **rest,
+        **model_options(model, layers=layers, seed=seed, index_topk_freq=index_topk_freq), **rest,
     )  # fmt: skip
     change: dict[str, Any] = {} if settings.decode.max_num_seqs else {"concurrency": concurrency}
     if control_port is not None:

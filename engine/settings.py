@@ -17,8 +17,8 @@ import msgspec
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import Key, nearest, parse
 
-__all__ = ["AdditionalConfig", "Connector", "Instance", "MultiExtra", "RemoteExtra", "Settings", "SparseConfig", "StoreExtra",
-           "Transfer", "parse_settings", "read_settings"]  # fmt: skip
+__all__ = ["AdditionalConfig", "Connector", "Instance", "MultiExtra", "RemoteExtra", "Settings", "SparseConfig", "SpeculativeConfig",
+           "StoreExtra", "Transfer", "parse_settings", "read_settings"]  # fmt: skip
 
 STORE, REMOTE, MULTI = "AscendStoreConnector", "SfaRemoteD2HConnector", "MultiConnector"
 ALIASES = {"MooncakeConnectorStoreV1": STORE}
@@ -102,6 +102,16 @@ class AdditionalConfig(msgspec.Struct, frozen=True, kw_only=True):
     sparse_kv_offload_config: Annotated[SparseConfig, Key("an object, see below")] = SparseConfig()
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`speculative_config`: tokens that Decode guesses, and verifies several at a time."""
+
+    method: Annotated[str, Key("`mtp`: the model's own MTP layer drafts", "left out, or one of many",
+                               _only("mtp", "deepseek_mtp"))] = "mtp"  # fmt: skip
+    num_speculative_tokens: Annotated[int, Key(
+        "tokens drafted for each request in a forward, at least 0; more than 0 needs a model with an MTP layer, and is the same on both "
+        "sides", "required", _least(0))] = 0  # fmt: skip
+
+
 class Connector(msgspec.Struct, frozen=True, kw_only=True):
     """`kv_transfer_config`, and each entry of MultiConnector's `connectors`."""
 
@@ -161,6 +171,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     model_runner: Annotated[str, Key(
         "must be `v1`: Sparse Decode Offload needs Model Runner V1", "`VLLM_USE_V2_MODEL_RUNNER`", _only("v1"))] = "v1"  # fmt: skip
     device: Annotated[str, Key("`cpu`; `npu` or `cuda` where this machine and release have it", "`npu`")] = "cpu"
+    speculative_config: Annotated[SpeculativeConfig, Key("an object, see below")] = SpeculativeConfig()
     kv_transfer_config: Annotated[dict[str, Any], Key("an object, see below")] = {}
     additional_config: Annotated[AdditionalConfig, Key("an object, see below")] = AdditionalConfig()
 

@@ -79,7 +79,7 @@ class RunKV:
     def wait_for_layer(self, layer: int) -> Rows:
         self._all.wait(layer)
         memory = self._all.engine.memory
-        views = memory.views(memory.layout.slot_of_layer[layer])
+        views = memory.views(memory.layout.slot_of_layer[layer], layer)
         for name, view in views.items():
             if name not in self._flat:
                 self._flat[name] = view.new_zeros(self.step.end, view.shape[-1])

@@ -1,7 +1,8 @@
 """What lies where in a Prefill rank's layer memory: plain data, sent to Decode and checked there.
 
 Rules: KV is paged: every array of every slot has the same number of blocks of the same number of tokens, so one list of block ids
-says where a run's tokens are in all of them; a layout is whole and free of contradiction before anything is allocated or mapped by
+says where a run's tokens are in all of them; layers that share a slot may have rows in some of its arrays only, and then nothing of
+the others is saved, tagged or pulled for them; a layout is whole and free of contradiction before anything is allocated or mapped by
 it; its digest names it, so that two processes that agree on the digest agree on every address; sizes and offsets are bytes, in 64
 bits.
 """
@@ -20,7 +21,7 @@ from tidegate.kernels.copy import Offsets
 
 __all__ = ["DTYPES", "PAGE", "VERSION", "Area", "SlotLayout", "block_span", "check_layout", "layout_digest", "plan_layout", "spread"]
 
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 DTYPES = {
     "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64, "int8": torch.int8, "float16": torch.float16,
@@ -51,15 +52,19 @@ class SlotLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocks: int  # in each area
     areas: tuple[Area, ...]
     slot_of_layer: tuple[int, ...]
-    digest: str  # of all the above: two processes that agree on it agree on every address
+    digest: str  # of all the others: two processes that agree on it agree on every address
+    kinds_of_layer: tuple[tuple[str, ...], ...] = ()  # the areas in which each layer has rows; empty: all of its slot
 
     @property
     def slots(self) -> int:
         return len({area.slot for area in self.areas})
 
-    def areas_of(self, slot: int) -> tuple[Area, ...]:
-        """The arrays of `slot`, in the order in which their rows are saved, tagged and pulled."""
-        return tuple(area for area in self.areas if area.slot == slot)
+    def areas_of(self, slot: int, layer: int | None = None) -> tuple[Area, ...]:
+        """The arrays of `slot`, in the order in which their rows are saved, tagged and pulled; of those that `layer` (from 0), which is
+        there, has rows in.
+        """
+        own = self.kinds_of_layer[layer] if self.kinds_of_layer and layer is not None else None
+        return tuple(area for area in self.areas if area.slot == slot and (own is None or area.name in own))
 
     def area(self, slot: int, name: str) -> Area:
         """ValueError where there is none."""
@@ -125,21 +130,28 @@ def block_span(start: int, stop: int, block_size: int) -> int:
 
 
 def plan_layout(
-    slot_of_layer: Sequence[int], widths: Mapping[str, int], dtype: str, *, blocks: int, block_size: int, dtypes: Mapping[str, str] = {}
-) -> SlotLayout:
+    slot_of_layer: Sequence[int], widths: Mapping[str, int], dtype: str, *, blocks: int, block_size: int, dtypes: Mapping[str, str] = {},
+    kinds_of_layer: Sequence[Sequence[str]] = (),
+) -> SlotLayout:  # fmt: skip
     """A layout of page-aligned areas: each slot gets [blocks, block_size, width] of every name in `widths` ({"main": 576,
     "index": 128}), of `dtype`, or of the one that `dtypes` has for the name (with LIC8 {"index": "int8", "scale": "float16"}).
 
+    kinds_of_layer: the names that each layer has rows of, where that is not all; a slot has an area where one of its layers has.
     ValueError for a slot number that is skipped, and for sizes below one.
     """
+    every = [tuple(widths)] * len(slot_of_layer)
+    kinds = () if [*map(set, kinds_of_layer)] in ([], [*map(set, every)]) else tuple(tuple(one) for one in kinds_of_layer)
     areas, offset = [], 0
     if strange := {dtype, *dtypes.values()} - DTYPES.keys():
         raise ValueError(f"dtype is {min(strange)!r}: choose one of {', '.join(DTYPES)}")
     for slot in sorted(set(slot_of_layer)):
+        here = {name for layer, one in enumerate(kinds or every) if slot_of_layer[layer] == slot for name in one}
         for name, width in widths.items():
+            if name not in here:
+                continue
             areas.append(area := Area(slot, name, dtypes.get(name, dtype), width, offset))
             offset = -(-(offset + blocks * block_size * area.row_bytes) // PAGE) * PAGE
-    layout = SlotLayout(VERSION, offset, block_size, blocks, tuple(areas), tuple(slot_of_layer), "")
+    layout = SlotLayout(VERSION, offset, block_size, blocks, tuple(areas), tuple(slot_of_layer), "", kinds)
     layout = msgspec.structs.replace(layout, digest=layout_digest(layout))
     check_layout(layout, layout.size)
     return layout
@@ -170,6 +182,18 @@ def check_layout(layout: SlotLayout, size: int) -> None:
     slots = {area.slot for area in layout.areas}
     if slots != set(range(len(slots))) or slots != set(layout.slot_of_layer):
         raise ValueError(f"slots {sorted(slots)} for layers {layout.slot_of_layer}: count from 0, skip none, use each")
+    _check_kinds(layout)
+
+
+def _check_kinds(layout: SlotLayout) -> None:
+    if not layout.kinds_of_layer:
+        return
+    if len(layout.kinds_of_layer) != len(layout.slot_of_layer):
+        raise ValueError(f"layout says of {len(layout.kinds_of_layer)} layers what rows they have, and has {len(layout.slot_of_layer)}")
+    for slot in range(layout.slots):
+        there, own = [area.name for area in layout.areas_of(slot)], [layout.kinds_of_layer[layer] for layer in layout.layers(slot)]
+        if any(len(set(one)) != len(one) or not one for one in own) or {name for one in own for name in one} != set(there):
+            raise ValueError(f"slot {slot} has areas {there}, its layers rows of {own}: each layer some, once, and each area some layer's")
 
 
 def _check_area(layout: SlotLayout, area: Area) -> None:

@@ -38,7 +38,7 @@ class SharedMemory:
     def __init__(self, fd: int, layout: SlotLayout, mapping: mmap.mmap) -> None:
         self.layout, self._fd, self._map = layout, fd, mapping
         self.bytes: Bytes = np.frombuffer(mapping, np.uint8)
-        self._views: dict[int, dict[str, torch.Tensor]] = {}
+        self._views: dict[tuple[int, int | None], dict[str, torch.Tensor]] = {}
 
     @classmethod
     def allocate(cls, layout: SlotLayout) -> Self:
@@ -89,28 +89,30 @@ class SharedMemory:
         flat = torch.from_numpy(self.bytes[area.offset : area.offset + self.layout.area_bytes(area)])
         return flat.view(DTYPES[area.dtype]).view(self.layout.blocks, self.layout.block_size, area.width)
 
-    def views(self, slot: int) -> dict[str, torch.Tensor]:
-        """Every area of `slot`, by name; as `view`.  Made once: do not change it."""
-        if (found := self._views.get(slot)) is None:
-            found = self._views[slot] = {area.name: self.view(slot, area.name) for area in self.layout.areas_of(slot)}
+    def views(self, slot: int, layer: int | None = None) -> dict[str, torch.Tensor]:
+        """Every area of `slot` (in which `layer` has rows), by name; as `view`.  Made once: do not change it."""
+        if (found := self._views.get((slot, layer))) is None:
+            found = self._views[slot, layer] = {area.name: self.view(slot, area.name) for area in self.layout.areas_of(slot, layer)}
         return found
 
-    def token_views(self, slot: int, blocks: Sequence[int], start: int, stop: int) -> list[torch.Tensor]:
-        """Tokens [start, stop) as views [rows, width] over the memory, one per block, area by area; ValueError as `view`, and
-        as `SlotLayout.token_pieces`.
+    def token_views(self, slot: int, blocks: Sequence[int], start: int, stop: int, *, layer: int | None = None) -> list[torch.Tensor]:
+        """Tokens [start, stop) as views [rows, width] over the memory, one per block, area by area (in which `layer` has rows);
+        ValueError as `view`, and as `SlotLayout.token_pieces`.
         """
         pieces = self.layout.token_pieces(blocks, start, stop)
         return [
             view[block, first : first + count]
-            for area in self.layout.areas_of(slot)
+            for area in self.layout.areas_of(slot, layer)
             for view in (self.view(slot, area.name),)
             for block, first, count in pieces
         ]
 
-    def token_ranges(self, slot: int, blocks: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
+    def token_ranges(
+        self, slot: int, blocks: Sequence[int], start: int, stop: int, *, layer: int | None = None
+    ) -> list[tuple[int, int]]:
         """(offset, length), in bytes, of what `token_views` shows."""
         return [
-            piece for area in self.layout.areas_of(slot) for piece in self.layout.token_ranges(area, blocks, start, stop)
+            piece for area in self.layout.areas_of(slot, layer) for piece in self.layout.token_ranges(area, blocks, start, stop)
         ]
 
     def reader_fd(self) -> int:

@@ -12,6 +12,7 @@ from tidegate.engine.cli.serving import (
     Config,
     Drain,
     HttpPort,
+    IndexTopkFreq,
     Layers,
     MaxPrompt,
     ModelFolder,
@@ -28,6 +29,7 @@ def command(
     model: ModelFolder = None,
     layers: Layers = None,
     seed: Seed = None,
+    index_topk_freq: IndexTopkFreq = None,
     max_prompt: MaxPrompt = 2048,
     new_tokens: NewTokens = 64,
     concurrency: Concurrency = 4,
@@ -72,8 +74,8 @@ def command(
     serve(
         "decode", proxy=proxy, drain=drain, trace=trace,
         make=lambda folder: server_config(
-            config, model, layers=layers, seed=seed, max_prompt=max_prompt, new_tokens=new_tokens, concurrency=concurrency,
-            decode_port=http_port, control_port=port, d_dp=d_dp, dp_rank=dp_rank, trace=folder,
+            config, model, layers=layers, seed=seed, index_topk_freq=index_topk_freq, max_prompt=max_prompt, new_tokens=new_tokens,
+            concurrency=concurrency, decode_port=http_port, control_port=port, d_dp=d_dp, dp_rank=dp_rank, trace=folder,
         ),
         run=run,
     )  # fmt: skip

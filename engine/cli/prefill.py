@@ -12,6 +12,7 @@ from tidegate.engine.cli.serving import (
     Config,
     Drain,
     HttpPort,
+    IndexTopkFreq,
     Layers,
     MaxPrompt,
     ModelFolder,
@@ -28,6 +29,7 @@ def command(
     model: ModelFolder = None,
     layers: Layers = None,
     seed: Seed = None,
+    index_topk_freq: IndexTopkFreq = None,
     max_prompt: MaxPrompt = 2048,
     new_tokens: NewTokens = 64,
     concurrency: Concurrency = 4,
@@ -50,7 +52,8 @@ def command(
     serve(
         "prefill", proxy=proxy, drain=drain, trace=trace,
         make=lambda folder: server_config(
-            config, model, layers=layers, seed=seed, max_prompt=max_prompt, new_tokens=new_tokens, concurrency=concurrency,
+            config, model, layers=layers, seed=seed, index_topk_freq=index_topk_freq, max_prompt=max_prompt, new_tokens=new_tokens,
+            concurrency=concurrency,
             read_lease=read_lease, prefill_port=http_port, pool_folder=str(pool or ""), trace=folder,
         ),
         run=lambda made, host: PrefillWorker(made, host).serve(),

@@ -45,6 +45,7 @@ def command(
     ] = None,
     prefills: Annotated[int, typer.Option(help="Prefill instances; any of them serves any Decode.")] = 1,
     decodes: Annotated[int, typer.Option(help="Decode instances, of --d-dp ranks each.")] = 1,
+    mtp: Annotated[int | None, typer.Option(help="Tokens that the MTP layer drafts for each request in a forward. [demo: 0]")] = None,
     deadline: Annotated[
         float | None, typer.Option(help="Seconds until a request without its KV fails. [120, or 0.1 for each token of all prompts]")
     ] = None,
@@ -52,6 +53,9 @@ def command(
     device: Annotated[str | None, typer.Option(help="cpu; npu or cuda where there is one. [demo: cpu]")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")] = None,
+    index_topk_freq: Annotated[
+        int | None, typer.Option(help="One of so many layers of the seeded model has an indexer; the others use its top-k. [demo: 1]")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")] = None,
     lic8: Annotated[bool, typer.Option("--lic8", help="Keep the indexer's rows in 8 bits, with a scale each.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Also run small in float64 and compare with transformers.")] = False,
@@ -83,7 +87,7 @@ def command(
         "--shared-buffers": shared_buffers, "--independent-layers": _layer_numbers(independent_layers),
         "--prefetch-layers": prefetch_layers, "--hot-buffer": hot_buffer, "--host-memory": host_memory, "--deadline": deadline,
         "--p-tp": p_tp, "--d-tp": d_tp, "--d-dp": d_dp, "--concurrency": concurrency,
-        "--prefill-concurrency": prefill_concurrency,
+        "--prefill-concurrency": prefill_concurrency, "--mtp": mtp,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     typed = [*options, *(name for name in KEYLESS if name != "--layers" or layers is not None)]
@@ -93,7 +97,8 @@ def command(
         run = run_config(
             settings, requests, new_tokens=new_tokens, read_lease=read_lease, trace=str(trace or ""), proxy_port=proxy_port,
             prefill_port=prefill_port, decode_port=decode_port, max_retries=max_retries, retry_delay=retry_delay,
-            prefills=prefills, decodes=decodes, lic8=lic8, **model_options(model, layers=layers, seed=seed),
+            prefills=prefills, decodes=decodes, lic8=lic8,
+            **model_options(model, layers=layers, seed=seed, index_topk_freq=index_topk_freq),
         )  # fmt: skip
         refuse_memory(run, available())
         if oracle and lic8:

@@ -22,6 +22,7 @@ __all__ = [
     "Config",
     "Drain",
     "HttpPort",
+    "IndexTopkFreq",
     "Layers",
     "MaxPrompt",
     "ModelFolder",
@@ -36,6 +37,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 Config = Annotated[Path | None, typer.Option(help="JSON file of both instances (docs/configuration.md). Default: the demo.")]
 ModelFolder = Annotated[Path | None, typer.Option(help="Folder of a DeepSeek-V3.2-shaped checkpoint. Default: a small seeded one.")]
 Layers = Annotated[int | None, typer.Option(help="Layers of the seeded model. [demo: 8]")]
+IndexTopkFreq = Annotated[
+    int | None, typer.Option(help="One of so many layers of the seeded model has an indexer; the others use its top-k. [demo: 1]")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the seeded model's weights. [demo: 0]")]
 MaxPrompt = Annotated[int, typer.Option(help="Tokens of the longest prompt; the same on both sides.")]
 NewTokens = Annotated[int, typer.Option(help="The most tokens that a request may ask for; the same on both sides.")]

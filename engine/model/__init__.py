@@ -7,6 +7,7 @@ every other run is compared with, `TensorParallel` is what several ranks that co
 
 from tidegate.engine.model.checkpoint import CheckpointError, check_checkpoint, load_checkpoint, read_config, read_fields, save_checkpoint
 from tidegate.engine.model.config import DTYPES, ModelConfig
+from tidegate.engine.model.hf_config import indexer_types_of
 from tidegate.engine.model.network import Model, greedy
 from tidegate.engine.model.reference import ResidentKV, reference_generate, reference_prefill
 from tidegate.engine.model.speculation import RollbackKV, SeparateStore, Speculating, SpeculativeStore, speculate
@@ -36,6 +37,7 @@ __all__ = [
     "Tokenizer",
     "check_checkpoint",
     "greedy",
+    "indexer_types_of",
     "load_checkpoint",
     "read_config",
     "read_fields",

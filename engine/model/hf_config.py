@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.engine.model.config import BOS, EOS, MODEL_TYPES, ModelConfig
 from tidegate.engine.model.rope import Rope
 
-__all__ = ["config_from_hf", "config_to_hf"]
+__all__ = ["config_from_hf", "config_to_hf", "indexer_types_of"]
 
 ARCHITECTURES = {"deepseek_v32": "DeepseekV32ForCausalLM", "glm_moe_dsa": "GlmMoeDsaForCausalLM"}
 NEEDED = (
@@ -68,15 +68,23 @@ def config_from_hf(fields: Mapping[str, Any], *, dtype: str = "") -> ModelConfig
         raise ValueError(f"this model is not one of {' or '.join(MODEL_TYPES)} as computed here: {'; '.join(wrong)}")
     sizes = {name: fields[name] for name in (*NEEDED, *OPTIONAL) if fields.get(name) is not None}
     stored = fields.get("dtype") or fields.get("torch_dtype") or "float32"
-    types = _indexer_types(fields)
+    types = indexer_types_of(fields)
     return ModelConfig(
-        **sizes, model_type=family, indexer_types=types if "shared" in types else (), rope=rope,
+        **sizes, model_type=family, indexer_types=types, rope=rope,
         dtype=dtype or str(stored).removeprefix("torch."),
     )  # fmt: skip
 
 
-def _indexer_types(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """What each layer is: a list, or a pattern of letters, or else every `index_topk_freq`-th layer from an offset on is full."""
+def indexer_types_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """`ModelConfig.indexer_types`: a list, or a pattern of letters, or else every `index_topk_freq`-th layer from an offset on is full.
+
+    fields: of a config.json; num_hidden_layers is needed.
+    """
+    types = _said_types(fields)
+    return types if "shared" in types else ()
+
+
+def _said_types(fields: Mapping[str, Any]) -> tuple[str, ...]:
     given = fields.get("indexer_types") or fields.get("index_topk_pattern")
     if given:
         return tuple({"F": "full", "S": "shared"}.get(one, one) for one in given)

@@ -6,9 +6,11 @@ import os
 from typing import Any
 
 import pytest
-from pair_tools import TEXT, config, run
+from pair_tools import MODEL, TEXT, config, run
 
 from tidegate.engine.config import FaultSpec, Request, RunConfig
+from tidegate.engine.pair import run_pair
+from tidegate.engine.report import compare
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 
@@ -40,3 +42,16 @@ def test_a_request_that_fails_leaves_the_step_to_the_others(p_tp: int) -> None:
     assert all(one.equal for one in compared[1:]), compared
     assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
     assert result.stats["prefill"]["blocks_free"] == result.stats["prefill"]["blocks"]
+
+
+def test_drafts_and_shared_indexers_over_several_decodes() -> None:
+    """In the steps of several requests some layers have no indexer rows, and the last one looks a token ahead."""
+    types = ("full", "full", "shared", "shared", "full", "shared", "full")
+    model = MODEL | {"num_hidden_layers": len(types), "model_type": "glm_moe_dsa", "indexer_types": types, "num_nextn_predict_layers": 1}
+    c = batched(model=model | {"dtype": "bfloat16"}, drafts=2, d_dp=2)
+    result = run_pair(c, timeout=60)
+    compared = compare(c, result)
+    assert all(one.equal for one in compared), compared
+    assert result.stats["prefill"]["steps"] < result.stats["prefill"]["chunks"], "no step had several requests"
+    assert result.stats["decode"]["drafted"] > 0
+    assert all(stats["drafted"] > 0 for name, stats in result.each.items() if name.startswith("decode"))

@@ -116,7 +116,7 @@ from tidegate.engine import pool_keys, prefill_copies, prefill_worker
 prefill_worker.main()
 """
 PLANTED = {
-    "keys that forget the tokens before them": "pool_keys.block_key = (lambda real: lambda parent, tokens: real(bytes(32), tokens))"
+    "keys that forget the tokens before them": "pool_keys.block_key = (lambda real: lambda parent, *tokens: real(bytes(32), *tokens))"
                                                "(pool_keys.block_key)",
     "rows of the layer below": """
 load = prefill_copies.LocalPool.load

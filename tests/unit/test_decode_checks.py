@@ -56,6 +56,8 @@ CASES = {
     "main dtype, as many bytes": Case("main is bfloat16 on Prefill and float32 on Decode", (kind("main", "bfloat16", 8), INDEX)),
     "indexer missing there": Case("index is missing on Prefill and is there on Decode", (MAIN,)),
     "indexer missing here": Case("index is there on Prefill and is missing on Decode", KINDS, (MAIN,)),
+    "indexer of another layer here": Case("index is there on Prefill and is missing on Decode", KINDS,
+                                          (MAIN, RowKind("index", "float32", 2, (0, 2)))),
     "indexer size": Case(r"a row of index is 3 elements \(12 bytes\) on Prefill and 2 \(8 bytes\) on Decode",
                          (MAIN, kind("index", "float32", 3))),
     "indexer dtype": Case("index is int8 on Prefill and float32 on Decode", (MAIN, kind("index", "int8", 8))),
@@ -159,6 +161,48 @@ def test_planted_a_stale_incarnation_is_believed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Peer, "parts", believing)
     assert complaint(CASES["incarnation"]) != ""
+
+
+# ---- layers that share an indexer
+
+
+def shared() -> str:
+    """What is wrong where layer 3 has main rows alone, and slot 0, which it shares with layer 1, an indexer's too; "" if nothing is."""
+    layout = msgspec.structs.replace(layout_of({0: KINDS, 1: KINDS}), kinds_of_layer=(("main", "index"), ("main", "index"), ("main",)))
+    layout = msgspec.structs.replace(layout, digest=slot_layout.layout_digest(layout))
+    with both(layout, (MAIN, RowKind("index", "float32", 2, (0, 1)))) as (engine, prefill, _):
+        one, _ = starts(engine, prefill)
+        for layer in (1, 2, 3):
+            if not isinstance(heard := prefill.serve(one, layer), ReadDone):
+                return f"layer {layer}: {heard}"
+        if completed(engine) != [one.attempt]:
+            return "it does not complete"
+        pulled = engine.owner.ask(lambda: dict(engine.core.pulled))
+        if pulled != {"main": 3 * PROMPT * 16, "index": 2 * PROMPT * 8}:
+            return f"{pulled} bytes were pulled"
+        blocks = engine.memory.owned[one.attempt].blocks
+        for layer, slot in enumerate(SLOT_OF_LAYER):
+            for name in engine.memory.kinds_of(layer):
+                due = torch.cat([prefill.memory.view(slot, name)[block] for block in (5, 2)])[:PROMPT]
+                if not torch.equal(engine.memory.pages[name].tokens(layer, blocks, PROMPT), due):
+                    return f"layer {layer + 1} has other {name} rows"
+        return ""
+
+
+def test_a_layer_without_an_indexer_brings_main_rows_alone() -> None:
+    assert shared() == ""
+
+
+def test_planted_the_indexer_rows_of_the_layer_before_in_the_slot_are_taken_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    areas_of = slot_layout.SlotLayout.areas_of
+    monkeypatch.setattr(slot_layout.SlotLayout, "areas_of", lambda self, slot, layer=None: areas_of(self, slot))
+    assert "layer 3: ReadFailed" in shared()
+    assert "index is there on Prefill and is missing on Decode" in shared()
+
+
+def test_planted_indexer_rows_are_looked_for_in_the_layers_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_rows.PagedRows, "at", lambda self, layer: max(layer - 1, 0))
+    assert "rows" in shared()
 
 
 # ---- the list of blocks that a READY names

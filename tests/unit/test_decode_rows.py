@@ -83,6 +83,37 @@ def test_another_choice_or_another_place_is_another_digest(ranks: list[Rank]) ->
     assert leader.forward_digest() != hand.forward_digest(), "the same positions in other slots"
 
 
+def test_a_layer_without_an_indexer_has_main_rows_alone() -> None:
+    rows = DecodeRows(DecodeMemory([KINDS[0], RowKind("index", "float32", 2, (1,))], **SIZES), {})
+    rows._readers[5] = Reader(5, 0, (3, 1), PROMPT, layers=2, block_size=4)
+    main, index = torch.ones(1, 4), torch.full((1, 2), 7.0)
+    for layer, wrong, right in ((0, {"main": main, "index": index}, {"main": main}), (1, {"main": main}, {"main": main, "index": index})):
+        with pytest.raises(ValueError, match="a token has"):
+            rows.append(layer, [(5, PROMPT)], wrong)
+        rows.append(layer, [(5, PROMPT)], right)
+    assert rows.index_rows(1, 5)[PROMPT].tolist() == [7, 7]
+    pages, table = rows.index_pages(1, 5)
+    assert pages[table[1], 3].tolist() == [7, 7]
+    assert rows.memory.pages["index"].memory.shape[0] == 1
+    for look in (rows.index_rows, rows.index_pages):
+        with pytest.raises(ValueError, match="index: layer 1 of a Decode of 1 layers that have such rows"):
+            look(0, 5)
+
+
+WRONG_KINDS = {
+    "main KV is of all layers": [RowKind("main", "float32", 4, (0,)), KINDS[1]],
+    "a scale is where its indexer row is": [*KINDS, RowKind("scale", "float16", 1, (0,))],
+    r"indexer rows of layers \[2\]: there are layers 0..1": [KINDS[0], RowKind("index", "float32", 2, (0, 2))],
+    "one for each, in ascending order": [KINDS[0], RowKind("index", "float32", 2, (1, 0))],
+}
+
+
+@pytest.mark.parametrize("why", WRONG_KINDS)
+def test_layers_that_contradict_each_other_are_refused(why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        DecodeMemory(WRONG_KINDS[why], **SIZES)
+
+
 def test_only_the_first_rank_writes_the_shared_pool(ranks: list[Rank]) -> None:
     leader, hand = ranks
     hand.made(PROMPT, 1.0)

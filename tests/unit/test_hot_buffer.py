@@ -299,6 +299,8 @@ def speculated(hot, store):
             for i, (tokens, logits) in zip(going, speculate(model, [requests[i] for i in going], store(engine), drafts=1), strict=True):
                 found[i][0].extend(tokens)
                 found[i][1].append(logits)
+                one = requests[i]
+                assert set(engine.core.readers[one.key].lengths) == {one.position}, "every layer has the known tokens' rows and no more"
     return [(tokens, torch.cat(logits)) for tokens, logits in found], wanted
 
 
@@ -325,6 +327,32 @@ def test_the_check_sees_tokens_of_one_attempt_taken_for_each_other(monkeypatch):
     monkeypatch.setattr(AttemptStore, "batch", lambda self, steps: LaterTokensFirst(self._engine, steps))
     found, wanted = speculated(12, AttemptStore)
     assert any(not torch.equal(logits, want) for (_, logits), (_, want) in zip(found, wanted, strict=True))
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_check_sees_rows_that_are_not_rolled_back(monkeypatch):
+    monkeypatch.setattr(AttemptStore, "rollback", lambda self, request, length: None)
+    with pytest.raises(AssertionError, match="known tokens' rows and no more"):
+        speculated(12, AttemptStore)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_check_sees_hot_copies_of_refused_drafts(monkeypatch):
+    """The pool is rolled back and the hot buffer is not: a row at a refused draft's position is read as it was."""
+
+    def rollback(self, length):
+        self.lengths = [min(before, length) for before in self.lengths]
+
+    def wrote(self, layer, position):
+        self.lengths[layer] = position + 1
+
+    def equal():
+        return [torch.equal(logits, want) for (_, logits), (_, want) in zip(*speculated(30, AttemptStore), strict=True)]
+
+    monkeypatch.setattr(Reader, "rollback", rollback)
+    assert all(equal()), "what is written again leaves the hot buffer too"
+    monkeypatch.setattr(Reader, "wrote", wrote)
+    assert not all(equal())
 
 
 def test_rows_that_are_rolled_back_are_not_found():

@@ -67,5 +67,14 @@ def test_layers_that_share_an_indexer_get_no_cache_for_one() -> None:
         (1, "model.layers.1.self_attn.attn", "model.layers.1.self_attn.indexer.k_cache"),
         (2, "model.layers.2.self_attn.attn", ""),
     ]
-    with pytest.raises(ConfigError, match=r"indexer_types has shared layers: .* do not carry such caches yet"):
-        c.checked()
+    layout, (main, index) = c.checked().slot_layout(), c.row_kinds()
+    assert [[area.name for area in layout.areas_of(slot, layer)] for layer, slot in enumerate(layout.slot_of_layer)][:3] == [
+        ["main", "index"], ["main", "index"], ["main"],
+    ]  # fmt: skip
+    assert main.layers is None
+    assert index.layers == (0, *range(1, 78, 4), 78)
+    rows, size = extent_layout(layout).layers, c.block_size
+    assert sum(map(len, rows)) == 79 + 22
+    decode = DecodeMemory([main, index], layers=79, blocks=2, block_size=size, rows=1, hot=64)
+    assert decode.pages["index"].memory.shape[0] == 22
+    assert needed(c)["Decode's host pool"] == c.decode_blocks * sum(pages.memory.nbytes for pages in decode.pages.values()) // 2

@@ -36,6 +36,19 @@ def test_nothing_else_shares_a_key():
     assert not set(seen) & set(roots.values())
 
 
+def test_where_rows_look_ahead_the_tokens_after_a_block_are_in_its_key():
+    """Every chain over a small alphabet, every way to cut it: equal keys mean equal rows, those of the last token too."""
+    seen: dict[bytes, tuple] = {}
+    for length in range(1, 6):
+        for tokens in itertools.product((0, 1), repeat=length):
+            for cuts in itertools.product((False, True), repeat=length - 1):
+                stops = [i + 1 for i, cut in enumerate(cuts) if cut] + [length]
+                for count, key in enumerate(chain_keys(ROOT, tokens, stops, lookahead=1), 1):
+                    meaning = (tokens[: stops[count - 1] + 1], tuple(stops[:count]))
+                    assert seen.setdefault(key, meaning) == meaning
+    assert len(set(seen.values())) == len(seen)
+
+
 def test_a_private_key_is_one_runs_own():
     key = block_key(ROOT, [1, 2])
     names = {key, private_key(key, 7), private_key(key, 8), private_key(block_key(ROOT, [1]), 7)}

@@ -23,11 +23,11 @@ OTHERS = (9, 11, 4, 6, 8, 10)
 class Rig:
     """Copies over slots of 3 layers; calls are heard when `hear` is called, in this thread."""
 
-    def __init__(self, extents=12, faults=None, pool=None, rank=0, ranks=1):
+    def __init__(self, extents=12, faults=None, pool=None, rank=0, ranks=1, lookahead=0):
         self.memory = SharedMemory.allocate(plan_layout([0, 1, 1], {"main": 6, "index": 2}, "int8", blocks=12, block_size=BLOCK))
         self.pool = pool or LocalPool(extent_layout(self.memory.layout), extents, faults=faults)
         self.calls = queue.Queue()
-        self.copies = PoolCopies(self.pool, self.memory, span=self.span, post=self.calls.put, rank=rank, ranks=ranks)
+        self.copies = PoolCopies(self.pool, self.memory, span=self.span, post=self.calls.put, rank=rank, ranks=ranks, lookahead=lookahead)
         self.ended = []
 
     def span(self, run, chunk):
@@ -121,6 +121,20 @@ def test_what_an_earlier_run_left_is_filled_in_and_not_saved_again(rig):
     assert rig.copies.bytes_saved == saved  # the last token's object was stored too
     rig.copies.end(2)
     assert rig.pool.stats()["objects"] == 6
+
+
+def test_where_rows_look_ahead_a_block_is_shared_only_with_the_token_after_it():
+    rig = Rig(lookahead=1)
+    rig.begin(1)
+    rig.whole(1)
+    rig.copies.end(1)
+    for differs, shared in ((20, 16), (17, 16), (16, 12), (13, 12), (12, 8), (0, 0)):
+        prompt = (*PROMPT[:differs], 99, *PROMPT[differs + 1 :])
+        assert rig.begin(2 + differs, prompt) == shared, f"token {differs} differs"
+        rig.copies.end(2 + differs)
+    assert rig.begin(40) == 20, "its own beginning, whole"
+    rig.copies.end(40)
+    close(rig)
 
 
 def test_a_prompt_that_is_not_told_shares_nothing(rig):

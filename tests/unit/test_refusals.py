@@ -63,6 +63,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("transfer backends", raw(source__transfer_backend="memfabric"), "transfer_backend is 'memfabric' on Prefill and 'shm' on Decode"),
     ("stray protocol", raw(source__memfabric_transfer_protocol="sdma"), "protocol is memfabric's; leave it out"),
     ("block size", raw(prefill__block_size=32), "block_size is 32 on Prefill and 64 on Decode"),
+    ("drafts", raw(mtp__num_speculative_tokens=2), "num_speculative_tokens is 0 on Prefill and 2 on Decode: .* give both the same"),
     ("backends", raw(store__backend="memcache"), "backend 'memcache': it needs an Ascend device"),
     ("backends", raw(**SAME), "transfer_backend 'memfabric': it needs an Ascend device"),
     ("device", raw(prefill__device="tpu"), "device is 'tpu': unknown; choose one of cpu"),

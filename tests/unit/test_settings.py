@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,16 @@ from tidegate.engine.config_page import page
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import documented, keys_of, parse
 from tidegate.engine.run_options import KEYLESS, OPTIONS, prompts_of, run_config, run_settings, with_options
-from tidegate.engine.settings import Connector, Instance, RemoteExtra, SparseConfig, StoreExtra, parse_settings, read_settings
+from tidegate.engine.settings import (
+    Connector,
+    Instance,
+    RemoteExtra,
+    SparseConfig,
+    SpeculativeConfig,
+    StoreExtra,
+    parse_settings,
+    read_settings,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,7 +56,7 @@ def test_what_is_left_out_has_upstreams_default() -> None:
 
 
 def test_every_default_is_good_by_its_own_rule() -> None:
-    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig):
+    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig, SpeculativeConfig):
         for name, default, key in documented(kind):
             assert key.good(default), f"{kind.__name__}.{name}"
             assert key.rule
@@ -117,6 +127,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefill__long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1"),
     ({"prefill__enforce_eager": "yes"}, "enforce_eager is 'yes'"),
     ({"decode__additional_config": 3}, "decode.additional_config is 3: give an object"),
+    ({"mtp__method": "ngram"}, "decode.speculative_config.method is 'ngram': `mtp`: the model's own MTP layer drafts"),
+    ({"mtp__num_speculative_tokens": -1}, "num_speculative_tokens is -1: tokens drafted for each request in a forward, at least 0"),
     ({"top__check_mode": "on"}, "check_mode is 'on'"),
     ({"top__prefill": []}, r"prefill is \[\]: give an object"),
 ]  # fmt: skip
@@ -132,7 +144,7 @@ def test_a_value_that_its_key_does_not_take_is_refused_by_path_and_rule(changes:
 def test_every_rule_that_is_more_than_a_type_has_a_case_above() -> None:
     """A key whose rule nobody breaks in a test could lose its rule without notice."""
     tried = {name.split("__")[1] for changes, _ in WRONG for name in changes}
-    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig):
+    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig, SpeculativeConfig):
         strict = {name for name, (_, key) in keys_of(kind).items() if key.good.__qualname__.startswith(("_least", "_only"))}
         assert strict <= tried, strict - tried
 
@@ -210,6 +222,7 @@ def test_the_workers_are_told_what_the_settings_say() -> None:
     assert c.prefetch_layers == 0
     assert (c.shared_buffers, c.independent_layers, c.port, c.concurrency, c.host_memory_gib) == (3, (0,), 4321, 1, 2)
     assert len(c.layer_plan().buffers) == 4
+    assert (c.drafts, c.model_config().num_nextn_predict_layers) == (0, 0)
     assert run_config(run_settings(None, {}), prompts_of(bytes(999), 2, 64)).concurrency == 2
 
 
@@ -225,6 +238,24 @@ def test_a_step_of_several_requests_is_larger_than_a_chunk_where_that_is_asked_f
 def test_requests_side_by_side_leave_no_trace_yet() -> None:
     with pytest.raises(ConfigError, match="max_num_seqs is 2 on Prefill: the trace of requests side by side is not recorded"):
         run_config(run_settings(raw(prefill__max_num_seqs=2), {}), prompts_of(bytes(99), 1, 64), trace="/t")
+
+
+def test_drafts_need_a_layer_that_makes_them() -> None:
+    """The seeded model is given one, in a plan as any other; a model that says itself what it has must have one."""
+    settings, requests = run_settings(None, {"--mtp": 3}), prompts_of(bytes(99), 1, 64)
+    assert {one.speculative_config.num_speculative_tokens for one in (settings.prefill, settings.decode)} == {3}
+    c = run_config(settings, requests, model={"num_hidden_layers": 5})
+    assert (c.drafts, c.plan().layers, len(c.layer_plan().buffers)) == (3, 6, 4)
+    assert "num_speculative_tokens is 3 and num_nextn_predict_layers 0: this model has no MTP layer" in (why := refused(
+        lambda: run_config(settings, requests, model={"num_nextn_predict_layers": 0})))  # fmt: skip
+    assert with_options(why, ["--mtp", "--chunk"]).startswith("--mtp: ")
+    assert "num_speculative_tokens is -1" in refused(lambda: RunConfig(requests=requests, drafts=-1).checked())
+
+
+def refused(make: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as error:
+        make()
+    return str(error.value)
 
 
 def test_layer_buffers_hold_the_longest_prompts_that_are_here_at_once() -> None:
@@ -271,7 +302,7 @@ def test_parse_takes_objects_only() -> None:
 
 def test_the_page_of_the_keys_is_what_the_code_enforces() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == page(), "run `tidegate config --write` and commit the result"
-    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig):
+    for kind in (Instance, Connector, StoreExtra, RemoteExtra, SparseConfig, SpeculativeConfig):
         for name, _, key in documented(kind):
             assert f"| `{name}` |" in page()
             assert key.rule.replace("|", "\\|") in page()

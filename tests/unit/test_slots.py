@@ -77,9 +77,12 @@ def test_foreign_missing_and_repeated_blocks_are_refused(blocks, tokens, message
         layout().token_pieces(blocks, *tokens)
 
 
+OWN = ("version", "size", "slot_of_layer", "blocks", "block_size", "kinds_of_layer")
+
+
 def changed(plan, area=0, keep_digest=False, **fields):
     """`plan` with fields of one area (or of itself) changed, and the digest made right."""
-    own = {name: fields.pop(name) for name in list(fields) if name in ("version", "size", "slot_of_layer", "blocks", "block_size")}
+    own = {name: fields.pop(name) for name in list(fields) if name in OWN}
     areas = list(plan.areas)
     areas[area] = msgspec.structs.replace(areas[area], **fields)
     plan = msgspec.structs.replace(plan, areas=tuple(areas), **own)
@@ -87,7 +90,7 @@ def changed(plan, area=0, keep_digest=False, **fields):
 
 
 WRONG = [
-    ({"version": 1}, "version 1: this side speaks 2"),
+    ({"version": 1}, "version 1: this side speaks 3"),
     ({"blocks": 4, "keep_digest": True}, "does not belong to this layout"),
     ({"block_size": 2, "keep_digest": True}, "does not belong to this layout"),
     ({"size": 4096}, "the peer described other memory"),
@@ -104,6 +107,11 @@ WRONG = [
     ({"dtype": "float8"}, "dtype is 'float8'"),
     ({"slot_of_layer": (0, 1, 2)}, "use each"),
     ({"slot_of_layer": (0, 0)}, "use each"),
+    ({"kinds_of_layer": (("main", "index"),) * 3}, "says of 3 layers what rows they have, and has 4"),
+    ({"kinds_of_layer": (("main", "index"), ("main",), ("main",), ("main",))}, "each area some layer's"),
+    ({"kinds_of_layer": (("main", "index", "scale"), ("main", "index"), ("main",), ("main",))}, "each area some layer's"),
+    ({"kinds_of_layer": (("main", "index"), ("main", "index"), (), ("main",))}, "each layer some, once"),
+    ({"kinds_of_layer": (("main", "index"), ("main", "index"), ("main", "main"), ("main",))}, "each layer some, once"),
 ]
 
 
@@ -113,6 +121,24 @@ def test_a_layout_that_contradicts_itself_or_the_memory_is_refused(change, messa
     check_layout(plan, plan.size)
     with pytest.raises(ValueError, match=message):
         check_layout(changed(plan, **change), plan.size)
+
+
+def test_a_layer_has_rows_in_some_areas_of_its_slot():
+    """Layers 3 and 5 have no indexer: slot 0 has its area for layer 1, slot 2 has none at all."""
+    kinds = [("main", "index"), ("main", "index"), ("main",), ("main", "index"), ("main",)]
+    plan = plan_layout((0, 1, 0, 1, 2), WIDTHS, "bfloat16", blocks=5, block_size=4, kinds_of_layer=kinds)
+    assert [[area.name for area in plan.areas_of(slot)] for slot in range(3)] == [["main", "index"], ["main", "index"], ["main"]]
+    names = [tuple(area.name for area in plan.areas_of(slot, layer)) for layer, slot in enumerate(plan.slot_of_layer)]
+    assert names == kinds
+    memory = slots.SharedMemory.allocate(plan)
+    assert [*memory.views(0, 2)] == ["main"]
+    assert [*memory.views(0)] == ["main", "index"]
+    assert [view.shape[1] for view in memory.token_views(0, [1], 0, 2, layer=2)] == [576]
+    assert len(memory.token_ranges(0, [1], 0, 2, layer=0)) == 2 * len(memory.token_ranges(0, [1], 0, 2, layer=2))
+    memory.close()
+    assert plan.digest != plan_layout((0, 1, 0, 1, 2), WIDTHS, "bfloat16", blocks=5, block_size=4).digest
+    full = plan_layout((0, 1), WIDTHS, "bfloat16", blocks=5, block_size=4, kinds_of_layer=[("index", "main")] * 2)
+    assert full == plan_layout((0, 1), WIDTHS, "bfloat16", blocks=5, block_size=4), "where all have all there is nothing to say"
 
 
 def test_a_skipped_slot_and_an_unknown_dtype_are_refused():
