@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def bottom(self) -> float:
-        return TOP + len(self.diagram.rows) * ROW + (ROW if self.diagram.loop == len(self.diagram.rows) else 14)
+        return TOP + len(self.diagram.rows) * ROW + (ROW if self.diagram.loop == len(self.diagram.rows) else 24)
 
     def colour(self, name: str) -> tuple[str, str]:
         if not name:

@@ -224,8 +224,7 @@ def _ends(place: Layout) -> list[str]:
     elif diagram.loop is not None:
         top, bottom = place.y(diagram.loop), place.y(last - 1)
         out += [_line([(16, bottom), (7, bottom), (7, top), (13, top)], colour, 1.8), _head(16, top, 1, colour)]
-        out.append(f'<text x="0" y="0" class="b" transform="translate(4 {(top + bottom) / 2:.1f}) rotate(-90)" text-anchor="middle" '
-                   f'style="fill:{colour};font-size:9.5px">for ever</text>')  # fmt: skip
+        out.append(_text(44, bottom + 16, f"▲ from step {diagram.loop + 1} on for ever", "m", fill=colour))
     return out
 
 

@@ -43,8 +43,8 @@ def behaviour(name) -> Behaviour:
 
 
 def asked():
-    """One that our model takes otherwise, one that it refuses, two where a step is missing; in the long run all."""
-    some = ("offered-before-registered", "hook-not-run", "lost-word-never-repeated", "no-deadline-of-its-own")
+    """One that our model takes otherwise, one that it refuses, one where a step is missing; in the long run all."""
+    some = ("offered-before-registered", "hook-not-run", "lost-word-never-repeated")
     return [e.name for e in DRAWN] if os.environ.get("TIDEGATE_LONG") else some
 
 
