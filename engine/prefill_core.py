@@ -8,6 +8,7 @@ elsewhere and only post their end.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -22,9 +23,11 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_waits import Poison, Waiter, Waits, poison_slot
+from tidegate.engine.prefill_why import prefill_waits
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
+from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Message, Ready, Start, TransferId
@@ -32,15 +35,18 @@ from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["PrefillCore"]
 
+log = logging.getLogger(__name__)
+
 
 class PrefillCore:
     """Session, blocks and memory of one rank, or the sessions of all ranks and the memory of the leader.  ahead: claim a run's next slot
-    as soon as its last step is written; say: told of progress, in words.
+    as soon as its last step is written; say: told of progress, in words; wait_limit, warn: as of `Watch`.
     """
 
     def __init__(
         self, session: PrefillSession | PrefillGroup, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
-        resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None],
+        resend_seconds: float, poison: bool, ahead: bool, say: Callable[[str], None], wait_limit: float = LIMIT,
+        warn: Callable[[str], None] = log.warning,
     ) -> None:  # fmt: skip
         self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
         self.read_lease, self.resend_seconds, self._can_go_ahead = read_lease, resend_seconds, ahead
@@ -52,11 +58,12 @@ class PrefillCore:
         self.failed_blocks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.times = Times()
         self.waits = Waits(session, self.times)
+        self.watch = Watch(partial(prefill_waits, self), limit=wait_limit, warn=warn)
         self._ahead = 0
         self._due: deque[Effect] = deque()  # decided, and still to be carried out
         self.open: dict[TransferId, Claimed] = {}  # the step ahead, once it may be written; the computing thread takes it out
         self._over: set[int] = set()  # runs that have ended and still have their blocks
-        self._queued: set[int] = set()  # runs that have no blocks yet
+        self.queued: set[int] = set()  # runs that have no blocks yet
         self._told: set[int] = set()  # of those, the ones whose wait has been explained
         self._teller = Teller(session.incarnation)
         self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
@@ -185,7 +192,7 @@ class PrefillCore:
                 self._send(message)
             case RunStarted(run, start):
                 self.blocks.ask(run, start.tokens)
-                self._queued.add(run)
+                self.queued.add(run)
             case BeginLoad(step, slot, epoch):
                 self.copies.load(step, Work(slot, epoch, labels(step)), self._loaded)
             case BeginSave(step, slot, epoch):
@@ -203,7 +210,7 @@ class PrefillCore:
         if verdict == "failed":
             spoilt = [key[1] for key, state in self.session.pool.items() if key[0] == run and state.phase == "failed"]
             self.copies.remove(run, spoilt)
-            for block in () if run in self._queued else self.blocks.of(run):
+            for block in () if run in self.queued else self.blocks.of(run):
                 self.failed_blocks.put(block)
         self.copies.end(run)
         self.ended.put((run, verdict, reason))
@@ -282,26 +289,33 @@ class PrefillCore:
                 self.blocks.give_back(run)
                 self._teller.forget(run)
                 self._over.remove(run)
-                self._queued.discard(run)
+                self.queued.discard(run)
         for run in self.blocks.admitted():
-            self._queued.remove(run)
+            self.queued.remove(run)
             self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))
-        for run in self._queued - self._told:
+        for run in self.queued - self._told:
             self._say(self.blocks.why(run))
-        self._told = set(self._queued)
+        self._told = set(self.queued)
+
+    def held(self) -> list[tuple[TransferId, float]]:
+        """The reads without a verdict, and when READY was said first of each."""
+        return [(transfer, since) for transfer, since in self._said.items() if self.session.is_held(transfer)]
 
     def oldest_held(self, now: float) -> float:
         """Seconds that the oldest read without a verdict has waited for it; 0 if there is none."""
-        return max((now - since for transfer, since in self._said.items() if self.session.is_held(transfer)), default=0.0)
+        return max((now - since for _, since in self.held()), default=0.0)
 
     def tick(self) -> None:
         """Every resend interval: greet, say READY again, take back what is past its lease."""
         self.links.tick()
+        self.watch.tick()
         now = time.monotonic()
         for transfer, since in list(self._said.items()):
             if not self.session.is_held(transfer):
                 continue
             if self.read_lease and now - since > self.read_lease:
+                self._say(f"{self.links.peer(transfer.run)} did not answer READY of {transfer} within its lease of {self.read_lease:g} s; "
+                          "revoked: its run fails, its slot goes on")  # fmt: skip
                 self.execute(self.session.revoke(transfer))
             elif now - since > self.resend_seconds:
                 self.execute(self.session.resend_ready(transfer))

@@ -53,6 +53,11 @@ class Waits:
         self._waiters.append(waiter)
         return waiter
 
+    @property
+    def steps(self) -> list[TransferId]:
+        """What they want to write."""
+        return [waiter.step for waiter in self._waiters]
+
     def end(self, goes_on: Callable[[TransferId], bool], claimed: Callable[[TransferId], Claimed | None]) -> None:
         """Wake those of whose step `goes_on` says yes, with what `claimed` says of it."""
         for waiter in list(self._waiters):

@@ -14,7 +14,7 @@ from types import FrameType
 
 import typer
 
-from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, trace
+from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, trace, why
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
@@ -28,6 +28,7 @@ app.command("proxy")(proxy.command)
 app.command("run")(run.command)
 app.command("sim")(sim.command)
 app.command("trace")(trace.command)
+app.command("why")(why.command)
 
 
 @app.callback()

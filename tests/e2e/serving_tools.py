@@ -31,6 +31,7 @@ class Serving:
             num_blocks=config.prefill_blocks,
         )
         self.prefill: Worker | None = None
+        self.prefill_lines: Any = queue.Queue()
         self.url: dict[str, str] = {}
 
     def start(self, *, prefill: bool, decode_argv: Sequence[str] | None) -> None:
@@ -38,9 +39,8 @@ class Serving:
         run.start("decode", decode_argv or worker_argv("decode"), config)
         self.url["prefill"] = "http://127.0.0.1:1"  # nobody is there
         if prefill:
-            lines: Any = queue.Queue()
-            self.prefill = Worker("prefill", worker_argv("prefill"), config, lines)
-            self.url["prefill"] = f"http://127.0.0.1:{lines.get(timeout=60)[1].http_port}"
+            self.prefill = Worker("prefill", worker_argv("prefill"), config, self.prefill_lines)
+            self.url["prefill"] = f"http://127.0.0.1:{self.prefill_lines.get(timeout=60)[1].http_port}"
         run.until(lambda: "decode" in run.ready, 60)
         self.url["decode"] = f"http://127.0.0.1:{run.ready['decode'].http_port}"
         run.start("proxy", worker_argv("proxy"), ProxyConfig(
