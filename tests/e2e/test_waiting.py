@@ -27,7 +27,7 @@ from tidegate.spec.paths import root
 from tidegate.spec.trace import check
 
 LAYER = 2
-SLOW = slow("read", 1.5, layer=LAYER, chunk=1, nth=1)
+SLOW = slow("read", 5.0, layer=LAYER, chunk=1, nth=1)  # goes on while the process is stopped
 
 
 def status(s: Serving, role: str) -> Status:
@@ -47,10 +47,11 @@ def stopped_in_a_read(s: Serving, answers: list[httpx.Response]) -> Iterator[Wai
     client = threading.Thread(target=lambda: answers.append(s.post(prompt=list(LONGEST))))
     client.start()
     found: list[Wait] = []
-    until(lambda: bool(found.extend(w for w in status(s, "decode").waits if w.kind == "copy") or found))
+    until(lambda: bool(found.extend(w for w in status(s, "decode").waits if w.kind == "copy" and f"layer {LAYER} " in w.transfer) or found))
     decode = s.run.workers["decode"].process.pid
     os.kill(decode, signal.SIGSTOP)
     try:
+        assert any(w.transfer == found[0].transfer for w in status(s, "prefill").waits), "the read ended before Decode was stopped"
         yield found[0]
     finally:
         os.kill(decode, signal.SIGCONT)
