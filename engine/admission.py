@@ -8,6 +8,7 @@ deadline, a Prefill that cannot be had) goes through the engine's abort.  Owner'
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from tidegate.engine.http.server import LOOPBACK, Refused
 from tidegate.engine.measuring import decode_samples
 from tidegate.engine.model import Speculating
 from tidegate.engine.recorder import content_tag
+from tidegate.engine.waiting import Status
 from tidegate.protocol.messages import Start
 
 if TYPE_CHECKING:
@@ -67,8 +69,9 @@ class Admission:
         self.http = DecodeServer(
             port=c.decode_port, limits=c.limits(c.new_tokens),
             retries=Retries(c.max_retries, c.retry_delay), submit=self._posted(self._add), cancel=self._posted(self._cancel),
-            probe=lambda tell: worker.engine.owner.post(lambda: tell({"active": len(self.active) - self.waiting, "waiting": self.waiting})),
+            probe=lambda tell: worker.engine.owner.post(lambda: tell(self._figures())),
             measure=lambda tell: worker.engine.owner.post(lambda: tell(self._measured())),
+            inquire=lambda tell: worker.engine.owner.post(lambda: tell(self._status())),
         )  # fmt: skip
 
     def _posted(self, do: Callable[[Ask], None]) -> Callable[[Ask], None]:
@@ -78,6 +81,13 @@ class Admission:
     def waiting(self) -> int:
         """Prompts that have no memory yet."""
         return sum(one.since is None for one in self.active.values())
+
+    def _figures(self) -> dict[str, float | str]:
+        return {"active": len(self.active) - self.waiting, "waiting": self.waiting, "reason": self._core.watch.reason()}
+
+    def _status(self) -> Status:
+        watch = self._core.watch
+        return Status("decode", os.getpid(), self._engine.incarnation, watch.limit, watch.waits())
 
     def _measured(self) -> list[Sample]:
         worker = self._worker

@@ -72,6 +72,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     proxy_port: int = 0
     prefill_port: int = 0  # HTTP
     decode_port: int = 0  # HTTP
+    wait_limit_seconds: float = 30.0  # what waits for longer is said in the log, and makes /health false
+    read_retries: int = 0  # of a read whose copy failed and has stopped
     max_retries: int = 3  # of an HTTP request between proxy, Prefill and Decode, after the first try
     retry_delay: float = 0.1  # seconds before the first of them; doubles each time
     max_prompt: int = 0  # tokens to set memory aside for; 0: the longest of requests
@@ -271,6 +273,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
              "--trace out, or compute one request at a time"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
+            (self.wait_limit_seconds > 0, f"wait limit is {self.wait_limit_seconds} s: more than 0"),
+            (self.read_retries >= 0, f"data_read_retries is {self.read_retries}: 0 (never again) or more"),
             (self.resend_seconds > 0, f"resend interval is {self.resend_seconds} s: more than 0"),
             (self.deadline_seconds > 0, f"deadline is {self.deadline_seconds} s: more than 0"),
         ]  # fmt: skip

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import zmq
 
 from tidegate.engine import control
-from tidegate.engine.copying import Outcome, Work
-from tidegate.engine.decode_checks import kind_of, region_of
+from tidegate.engine.decode_checks import region_of
 from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_memory import DecodeMemory
-from tidegate.engine.decode_peer import Peer, peer_name
+from tidegate.engine.decode_peer import Peer
 from tidegate.engine.decode_peers import Peers
+from tidegate.engine.decode_reads import OneRead
 from tidegate.engine.decode_told import Told, Wanted
+from tidegate.engine.decode_why import decode_waits
 from tidegate.engine.faults import Injector
 from tidegate.engine.hot_buffer import Reader
-from tidegate.engine.pull_shm import Part, ShmPull
-from tidegate.engine.tracing import labels
+from tidegate.engine.pull_shm import ShmPull
+from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
 from tidegate.protocol.errors import RemoteProtocolError
@@ -47,10 +47,12 @@ class DecodeCore:
 
     def __init__(
         self, session: DecodeSession, memory: DecodeMemory, backend: ShmPull, peers: Peers, faults: Injector, *,
-        socket: zmq.Socket[bytes], resend_seconds: float, say: Callable[[str], None],
+        socket: zmq.Socket[bytes], resend_seconds: float, say: Callable[[str], None], wait_limit: float = LIMIT,
+        warn: Callable[[str], None] = log.warning, read_retries: int = 0,
     ) -> None:  # fmt: skip
         self.session, self.memory, self.backend, self.peers, self._faults = session, memory, backend, peers, faults
-        self._socket, self._resend, self._say = socket, resend_seconds, say
+        self._socket, self._resend, self._say, self._read_retries = socket, resend_seconds, say, read_retries
+        self.reads_retried = 0
         self.post: Callable[[Callable[[], Any]], None] = lambda call: None
         self.drop: Callable[[RemoteProtocolError], None] = lambda error: None
         self.wanted: dict[int, Wanted] = {}
@@ -61,6 +63,8 @@ class DecodeCore:
         self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
         self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
+        self.reading: dict[TransferId, float] = {}  # copies that may still write: since when
+        self.watch = Watch(partial(decode_waits, self), limit=wait_limit, warn=warn)
 
     # ---- attempts -------------------------------------------------------------------------------------------------
 
@@ -189,37 +193,12 @@ class DecodeCore:
 
     def _read(self, ready: Ready) -> None:
         """Begin the pull that READY asks for, or say at once, quietly, why it cannot be."""
-        reported = False
-        parts: list[Part] = []
+        OneRead(self, ready, self._read_retries).begin()
 
-        def ended(outcome: Outcome) -> None:
-            nonlocal reported
-            first, reported = not reported, True
-            if first:
-                how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
-                if outcome.ok:
-                    for part in parts:
-                        self.pulled[kind_of(part.region)] += int(np.sum(part.length))
-                self.execute(self.session.read_end(ready.transfer, how, outcome.reason))
-            elif outcome.stopped:
-                self.execute(self.session.landed(ready.transfer))
-
-        def told(outcome: Outcome) -> None:
-            self.post(partial(ended, outcome))
-
-        try:
-            parts = self.peers.parts(ready, self.memory.owned[ready.attempt], len(self.wanted[ready.attempt].prompt))
-        except ValueError as error:
-            told(Outcome(False, True, str(error)))
-            return
-        if not parts:  # all of it is other ranks' to send: that is an outcome, and it is acknowledged
-            told(Outcome(True, True))
-            return
-        if self.hands is not None and (rank := self.peers.topology.d_rank(ready.transfer.member)):
-            self.hands.read(rank, ready, parts, told)
-            return
-        peer = peer_name(ready.incarnation, ready.transfer.member)
-        self.backend.submit(peer, parts, Work(ready.slot, ready.epoch, labels(ready.transfer)), told)
+    def read_again(self, ready: Ready, left: int, why: str) -> None:
+        """A read that failed is begun once more; `left` tries are left, with this one."""
+        self.reads_retried += 1
+        self._say(f"reading {ready.transfer} failed, and nothing of it lands any more: {why}; trying again, {left} tries are left")
 
     # ---- what comes in --------------------------------------------------------------------------------------------
 
@@ -272,9 +251,13 @@ class DecodeCore:
         # what was refused was never read, and one that has gone answers nothing
         return transfer in self.session.reads and self.peers.serves(transfer.run) and self.session.is_unanswered(transfer)
 
+    def unanswered(self) -> list[tuple[TransferId, float]]:
+        """The reports without an answer, and when each was made."""
+        return [(transfer, since) for transfer, since in self._reported.items() if self._is_unanswered(transfer)]
+
     def oldest_unanswered(self, now: float) -> float:
         """Seconds since the oldest report that has no answer was made; 0 if there is none."""
-        return max((now - since for transfer, since in self._reported.items() if self._is_unanswered(transfer)), default=0.0)
+        return max((now - since for _, since in self.unanswered()), default=0.0)
 
     def tick(self) -> None:
         """Say again what nobody has answered, and see who has gone."""
@@ -285,3 +268,4 @@ class DecodeCore:
         for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
             self.execute(self.session.resend_report(transfer))
         self.listener.tick(now)
+        self.watch.tick()

@@ -25,6 +25,7 @@ attempt, by its nonce; memory goes to another only when nothing can land there a
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -47,10 +48,13 @@ from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.rank_words import Forward
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
+from tidegate.engine.waiting import LIMIT
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.topology import ALONE, Topology
 
 __all__ = ["DecodeEngine", "Failed", "Listener", "RowKind", "Selected"]
+
+log = logging.getLogger(__name__)
 
 
 class DecodeEngine(DecodeRows):
@@ -63,6 +67,8 @@ class DecodeEngine(DecodeRows):
     files: of main KV, and hands: the other ranks of this instance, which have those files too; both only where there are several.
     resend_seconds: after which a report is said again.  poison: memory that nobody wrote, and blocks and hot buffers whose owner has
     gone, are NaN (-1).
+    read_retries: further tries of a read whose copy failed and has stopped.
+    wait_limit, warn: what waits for longer (seconds) is told to `warn`, and makes `core.watch.reason` say why the rank is not well.
     say: told by `open` what memory there is, and later, from the engine's own thread, of progress; on_crash: told there of an error that
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
@@ -90,6 +96,9 @@ class DecodeEngine(DecodeRows):
         backend: ShmPull | None = None,
         files: Mapping[str, int] = MappingProxyType({}),
         hands: Hands | None = None,
+        wait_limit: float = LIMIT,
+        read_retries: int = 0,
+        warn: Callable[[str], None] = log.warning,
         say: Callable[[str], None] = lambda text: None,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
@@ -108,7 +117,8 @@ class DecodeEngine(DecodeRows):
         session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))
         peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology)
         self.core = DecodeCore(
-            session, self.memory, self.backend, peers, faults, socket=socket, resend_seconds=resend_seconds, say=say
+            session, self.memory, self.backend, peers, faults, socket=socket, resend_seconds=resend_seconds, say=say,
+            wait_limit=wait_limit, warn=warn, read_retries=read_retries,
         )
         super().__init__(self.memory, self.core.readers, ranks=topology.d_tp)
         self._on_crash, self._crashed, self._say = on_crash, False, say
@@ -196,7 +206,8 @@ class DecodeEngine(DecodeRows):
             "bytes_pulled_main": sum(size for name, size in pulled.items() if memory.pages[name] in memory.main),
             "bytes_pulled_index": sum(size for name, size in pulled.items() if memory.pages[name] not in memory.main),
             "bytes_missed": counts.bytes_loaded, "bytes_appended": counts.bytes_appended, "hits": counts.hits, "misses": counts.misses,
-            "evictions": counts.evictions, "refused": self.owner.refused, "places_free": memory.free_rows, "places": memory.rows,
+            "evictions": counts.evictions, "refused": self.owner.refused, "reads_retried": self.core.reads_retried,
+            "places_free": memory.free_rows, "places": memory.rows,
             "blocks_free": memory.allocator.free, "blocks": memory.allocator.blocks, **memory.backing(),
         }  # fmt: skip
 

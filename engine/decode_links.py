@@ -19,6 +19,7 @@ from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
+from tidegate.engine.waiting import Wait
 from tidegate.protocol.effects import RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Abort, Blocks, Message, RunFailed
@@ -107,6 +108,16 @@ class DecodeLinks:
         """The run is over: answer its call."""
         if call := self._calls.pop(run, None):
             call.answer.give(Done(run) if verdict == "done" else Refused(409, f"run {run} failed: {reason}"))
+
+    def peer(self, run: int) -> str:
+        return str(self._link_of[run]) if run in self._link_of else "nobody"
+
+    def waits(self, now: float) -> list[Wait]:
+        """Calls whose Decode has not answered the handshake."""
+        return [
+            Wait("handshake", call.start.request, f"{link} to answer this Prefill's HELLO", now - since, peer=str(link))
+            for link in self._links.values() for since, call in link.pending
+        ]  # fmt: skip
 
     def tick(self) -> None:
         """Greet again who has not answered; give up after the limit."""

@@ -114,6 +114,12 @@ class Peers:
         """Whose run it is: of the one who announced it, and of one that no attempt is bound to, the one who was heard last."""
         return self._life_of.get(run, self._heard)
 
+    def said(self, run: int = 0) -> str:
+        """Whose run it is, in words; whoever may begin one, for 0."""
+        if run:
+            return f"Prefill {self.life_of(run)}"
+        return f"Prefill {' or '.join(map(str, self.lives))}" if self.lives else "any Prefill: none has introduced itself"
+
     def parts(self, ready: Ready, destination: Destination, prompt: int) -> list[Part]:
         """As `Peer.parts`, of the one that announced its run; ValueError too where that one has gone."""
         if (peer := self.lives.get(self.life_of(ready.transfer.run))) is None:

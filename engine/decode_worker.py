@@ -21,6 +21,7 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.hands import Hands
 from tidegate.engine.host_memory import shared_file
 from tidegate.engine.model import ALONE, GlooRanks, ModelConfig
+from tidegate.engine.notes import leave_note
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
 from tidegate.engine.worker_io import Host, run_worker
@@ -49,6 +50,7 @@ class DecodeWorker:
             hands=self.hands if config.d_tp > 1 else None, topology=config.topology, pull_threads=config.pull_threads,
             resend_seconds=config.resend_seconds, recorder=self.recorder, faults=self.faults,
             say=lambda text: parent.say("progress", text=text), on_crash=lambda error: parent.fail(f"decode: {error}"),
+            wait_limit=config.wait_limit_seconds, warn=lambda text: parent.say("waits", text=text), read_retries=config.read_retries,
         )  # fmt: skip
         self.forwards = self.drafted = self.accepted = 0
         self.admission = Admission(self)
@@ -67,6 +69,7 @@ class DecodeWorker:
         self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.admission.http.server)
         self.engine.open()
         self.admission.http.server.start()
+        leave_note(self.config.scratch_folder, "decode", self.admission.http.server.url)
         self.parent.say("ready", port=self.engine.port, http_port=self.admission.http.server.port)
         running: list[Active] = []
         while (more := self.engine.completed(wait=not running)) is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidegate.engine.decode_core import DecodeCore
     from tidegate.engine.owner import Owner
     from tidegate.engine.prefill_core import PrefillCore
+    from tidegate.engine.waiting import Watch
 
 __all__ = ["decode_samples", "prefill_samples"]
 
@@ -27,7 +28,8 @@ def prefill_samples(core: PrefillCore, owner: Owner, *, calls: int, bytes_saved:
     s, now, t = core.session, time.monotonic(), core.times
     return [
         *_phases({"PhysicalBuffer": s.slots, "Transfer": s.transfers, "PrefillRun": s.runs, "PoolObject": s.pool}),
-        Sample("transfer_oldest_held_seconds", "Age of the oldest remote read without a verdict.", core.oldest_held(now)),
+        Sample("transfer_oldest_held_seconds", "Age of the oldest remote read without a verdict.", core.answers.oldest(now)),
+        *_waits(core.watch),
         Sample("prefill_calls", "Prompts taken and not answered.", calls),
         *_blocks(core.blocks.free, core.blocks.blocks),
         Sample("gates_total", "Layer buffers waited for and got.", t.gates),
@@ -46,6 +48,8 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int
     return [
         *_phases({"RequestCompletion": s.attempts, "FailureInvalidation": s.dests, "Read": s.reads}),
         Sample("read_oldest_unanswered_seconds", "Age of the oldest report that Prefill has not answered.", core.oldest_unanswered(now)),
+        Sample("reads_retried_total", "Reads that were begun again after a failure.", core.reads_retried),
+        *_waits(core.watch),
         Sample("prompts_waiting", "Prompts that wait for memory.", waiting),
         *_blocks(core.memory.allocator.free, core.memory.allocator.blocks),
         Sample("hot_rows", "Requests that can have a hot buffer at once.", core.memory.rows),
@@ -59,6 +63,13 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int
         *(Sample("pulled_bytes_total", "Read from Prefill's memory.", n, (("kind", kind),)) for kind, n in sorted(core.pulled.items())),
         _refused(owner),
     ]
+
+
+def _waits(watch: Watch) -> Iterable[Sample]:
+    waits = watch.waits()
+    for kind, count in sorted(Counter(wait.kind for wait in waits).items()):
+        yield Sample("waits", "Things that cannot go on now, by kind; tidegate why tells each.", count, (("kind", kind),))
+    yield Sample("waits_past_limit", "Those that have waited longer than wait_limit_seconds.", sum(w.seconds > watch.limit for w in waits))
 
 
 def _phases(tables: Mapping[str, Mapping[Any, Any]]) -> Iterable[Sample]:

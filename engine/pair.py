@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tidegate.engine.config import RunConfig
+from tidegate.engine.folders import run_folder, sweep
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.proxy import ProxyConfig
 from tidegate.engine.instances import decode_told, prefill_told, worker_names
-from tidegate.engine.pool_folder import run_folder, sweep
 from tidegate.engine.worker_io import Line
 
 __all__ = ["PairError", "PairResult", "run_pair"]

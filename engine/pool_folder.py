@@ -1,9 +1,7 @@
 """The folder of a `local` pool in shared memory: the arena that holds the bytes, the index, and who is in.
 
-Rules: everything is allocated when the pool is made, so memory that is not there is an error then and never a SIGBUS later; a
-folder belongs to one user and is of no use to another (0700, files 0600); it is opened, left and swept under one lock; whoever
-uses it keeps a shared lock that ends with the process, so nobody takes a folder from a living one, what killed processes left is
-cleared by the next that opens or sweeps it, and the last to leave removes it.
+Rules: everything is allocated when the pool is made, so memory that is not there is an error then and never a SIGBUS later; the folder
+is opened, left and swept as `folders` says, and the last to leave removes it.
 """
 
 from __future__ import annotations
@@ -12,18 +10,15 @@ import contextlib
 import fcntl
 import mmap
 import os
-import secrets
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
 import msgspec
 import numpy as np
 
+from tidegate.engine.folders import alone, clear, clear_if_unused, is_unused, new_folder, run_folder, sweep
 from tidegate.engine.pool_change import TABLES
-from tidegate.engine.pool_client import Client, is_alive, pid_namespace, this_process
+from tidegate.engine.pool_client import pid_namespace
 from tidegate.engine.pool_interface import PoolError
 from tidegate.engine.pool_layout import ExtentLayout
 from tidegate.kernels.copy import Bytes
@@ -31,7 +26,6 @@ from tidegate.kernels.copy import Bytes
 __all__ = ["PoolFolder", "new_folder", "run_folder", "sweep"]
 
 VERSION = 1
-POOLS, RUNS, MAKING = "tidegate-pool", "tidegate-run", ".tidegate-run"
 INDEX_BYTES, INDEX_BYTES_PER_EXTENT = 4 << 20, 2048
 READERS, LOCK_BYTES = 512, 64 << 10
 
@@ -45,121 +39,6 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pid_namespace: int
 
 
-def _root() -> Path:
-    """Where pools lie: /dev/shm, or what TIDEGATE_SHARED_MEMORY names."""
-    shared = Path(os.environ.get("TIDEGATE_SHARED_MEMORY", "/dev/shm"))
-    return shared if shared.is_dir() else Path(tempfile.gettempdir())
-
-
-def new_folder() -> Path:
-    """A path in shared memory for a pool of one's own, which `sweep` will find should its owner be killed."""
-    return _root() / f"{POOLS}-{os.geteuid()}-{secrets.token_hex(8)}"
-
-
-def run_folder() -> tuple[Path, int]:
-    """A new private folder in shared memory for one run or one server, whose pool is named "pool" in it, and a lock on it.
-
-    The descriptor is to be closed when the folder has been removed; should it be closed by a sudden death, `sweep` removes it.
-    """
-    me = this_process()
-    made = _root() / f"{MAKING}-{os.geteuid()}-{pid_namespace()}-{me.pid}-{me.started}-{secrets.token_hex(8)}"
-    made.mkdir(0o700)  # until it is locked, its name says whose it is
-    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return made.rename(made.with_name(f"{RUNS}-{os.geteuid()}-{secrets.token_hex(8)}")), lock
-
-
-def sweep() -> int:
-    """Remove this user's pools and folders in shared memory whose processes are all dead; how many.
-
-    Nothing that a living process uses is touched: each folder is looked at under its lock, which ends with the process that holds it.
-    """
-    count, user = 0, os.geteuid()
-    for path in [*_root().glob(f"{POOLS}-{user}-*"), *_root().glob(f"{RUNS}-{user}-*/pool")]:
-        with contextlib.suppress(OSError), _alone(path, make=False) as users:
-            count += _clear_if_unused(path, users)
-    count += sum(map(_remove_run, _root().glob(f"{RUNS}-{user}-*")))
-    for path in _root().glob(f"{MAKING}-{user}-{pid_namespace()}-*"):
-        pid, started = path.name.split("-")[-3:-1]
-        if not is_alive(Client(int(pid), int(started))):
-            count += _remove_run(path)
-    return count
-
-
-def _remove_run(path: Path) -> bool:
-    """Remove the folder of a run whose parent is dead and whose pool, if there is one, nobody uses (so it is gone)."""
-    with contextlib.suppress(OSError):
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if os.fstat(lock).st_uid == os.geteuid() and _unused(lock) and not (path / "pool").exists():
-                shutil.rmtree(path, ignore_errors=True)
-                return True
-        finally:
-            os.close(lock)
-    return False
-
-
-@contextlib.contextmanager
-def _alone(path: Path, *, make: bool) -> Iterator[int]:
-    """Hold the folder's lock; a descriptor of `users`, whose lock a duplicate of it keeps.
-
-    FileNotFoundError where there is no folder and none is to be made; PoolError where it is not this user's own.
-    """
-    folder = _locked(path, make)
-    try:
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PoolError(f"{path} is open to other users (mode {found.st_mode & 0o777:o}): a pool is private; name a path that "
-                            "does not exist")  # fmt: skip
-        users = os.open(path / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            yield users
-        finally:
-            os.close(users)
-    finally:
-        os.close(folder)
-
-
-def _locked(path: Path, make: bool) -> int:
-    """A descriptor of the folder, locked."""
-    while True:
-        if make:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(0o700)
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(folder)):
-                return folder
-        os.close(folder)  # its last user has removed it meanwhile
-
-
-def _unused(users: int) -> bool:
-    """Nobody else has the folder open.  True: it is locked by us."""
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _clear(path: Path) -> None:
-    """Remove what a pool keeps in its folder, but for `users`, on which others may wait."""
-    shutil.rmtree(path / "index", ignore_errors=True)
-    for name in ("arena", "header"):
-        (path / name).unlink(missing_ok=True)
-
-
-def _clear_if_unused(path: Path, users: int) -> bool:
-    if free := _unused(users):
-        _clear(path)
-        (path / "users").unlink()
-        with contextlib.suppress(OSError):  # things of others are in it
-            path.rmdir()
-    return free
-
-
 class PoolFolder:
     """An open pool folder.  arena: all extents, one after another, writable; env: the index.
 
@@ -171,11 +50,11 @@ class PoolFolder:
         self.path = path
         header = _Header(VERSION, extents, layout, pid_namespace())
         try:
-            with _alone(path, make=True) as users:
-                fresh = _unused(users)
+            with alone(path, make=True) as users:
+                fresh = is_unused(users)
                 try:
                     if fresh:
-                        _clear(path)
+                        clear(path)
                         if foreign := sorted(set(os.listdir(path)) - {"users"}):
                             raise PoolError(f"{path} holds other things ({foreign[0]}): name a path that does not exist")
                         _make(path, header)
@@ -186,7 +65,7 @@ class PoolFolder:
                     fcntl.flock(users, fcntl.LOCK_SH)
                 except BaseException:
                     if fresh:
-                        _clear_if_unused(path, users)
+                        clear_if_unused(path, users)
                     raise
         except PoolError:
             raise
@@ -222,8 +101,8 @@ class PoolFolder:
             self._mapping.close()
         os.close(self._users)
         self._users = -1
-        with contextlib.suppress(FileNotFoundError), _alone(self.path, make=False) as users:
-            _clear_if_unused(self.path, users)
+        with contextlib.suppress(FileNotFoundError), alone(self.path, make=False) as users:
+            clear_if_unused(self.path, users)
 
 
 def _make(path: Path, header: _Header) -> None:

@@ -8,12 +8,14 @@ of several runs is answered for each: one that is over concerns no other.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
@@ -21,10 +23,12 @@ from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_places import Places
-from tidegate.engine.prefill_waits import Found, Poison, Saving, Waiter, Waits, poison_slot
+from tidegate.engine.prefill_waits import Answers, Found, Poison, Saving, Waiter, Waits, poison_slot
+from tidegate.engine.prefill_why import prefill_waits
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
+from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Message, Ready, Start, TransferId
@@ -32,15 +36,19 @@ from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["PrefillCore"]
 
+log = logging.getLogger(__name__)
+
 
 class PrefillCore:
     """Session, blocks and memory of one rank, or the sessions of all ranks and the memory of the leader.  apart: each run in a lane of
-    its own (`Places`); ahead: claim a run's next slot as soon as its last step is written; say: told of progress, in words.
+    its own (`Places`); ahead: claim a run's next slot as soon as its last step is written; say: told of progress, in words; wait_limit,
+    warn: as of `Watch`.
     """
 
     def __init__(
         self, session: PrefillSession | PrefillGroup, memory: SharedMemory, blocks: BlockAllocator, faults: Injector, *, read_lease: float,
-        resend_seconds: float, poison: bool, apart: bool, ahead: bool, say: Callable[[str], None],
+        resend_seconds: float, poison: bool, apart: bool, ahead: bool, say: Callable[[str], None], wait_limit: float = LIMIT,
+        warn: Callable[[str], None] = log.warning,
     ) -> None:  # fmt: skip
         self.session, self.memory, self.blocks, self.faults = session, memory, blocks, faults
         self.read_lease, self.resend_seconds, self._can_go_ahead = read_lease, resend_seconds, ahead
@@ -52,12 +60,13 @@ class PrefillCore:
         self.failed_blocks: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.times = Times()
         self.waits = Waits(session, self.times)
+        self.watch = Watch(partial(prefill_waits, self), limit=wait_limit, warn=warn)
         self.places = Places(session, blocks, apart=apart, say=say)
         self._ahead: dict[int, None] = {}  # runs whose next step is to be claimed ahead, first come first
         self._due: deque[Effect] = deque()  # decided, and still to be carried out
         self.open: dict[TransferId, Claimed] = {}  # steps ahead, once they may be written; the computing thread takes them out
         self._teller = Teller(session.incarnation)
-        self._said: dict[TransferId, float] = {}  # reads without a verdict: when READY was said first
+        self.answers = Answers(session)
         self._saving = Saving()
         self.poisons = [Poison(session, self._fill_free)] if poison else []
 
@@ -214,9 +223,7 @@ class PrefillCore:
 
     def _send(self, message: Message) -> None:
         if isinstance(message, Ready):
-            again = message.transfer in self._said
-            self._said.setdefault(message.transfer, time.monotonic())
-            message, blocks = self._teller.of(message, self.blocks_of, again=again)
+            message, blocks = self._teller.of(message, self.blocks_of, again=self.answers.said(message.transfer))
             if blocks is not None:
                 self._say_message(blocks)
         self._say_message(message)
@@ -277,25 +284,23 @@ class PrefillCore:
 
     def _admit(self) -> None:
         """Take back the room of runs that are over and that nobody reads; give it to those that wait."""
-        self._said = {t: since for t, since in self._said.items() if self.session.is_held(t)}
         self._poison()
-        for run in self.places.given_back(transfer.run for transfer in self._said):
+        for run in self.places.given_back(transfer.run for transfer, _ in self.answers.held()):
             self._teller.forget(run)
         for run in self.places.admitted():
             self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))
 
-    def oldest_held(self, now: float) -> float:
-        """Seconds that the oldest read without a verdict has waited for it; 0 if there is none."""
-        return max((now - since for transfer, since in self._said.items() if self.session.is_held(transfer)), default=0.0)
-
     def tick(self) -> None:
         """Every resend interval: greet, say READY again, take back what is past its lease."""
         self.links.tick()
+        self.watch.tick()
         now = time.monotonic()
-        for transfer, since in list(self._said.items()):
-            if not self.session.is_held(transfer):
+        for transfer, since in self.answers.held():
+            if not self.session.is_held(transfer):  # a run that has failed meanwhile took others with it
                 continue
             if self.read_lease and now - since > self.read_lease:
+                self._say(f"{self.links.peer(transfer.run)} did not answer READY of {transfer} within its lease of {self.read_lease:g} s; "
+                          "revoked: its run fails, its slot goes on")  # fmt: skip
                 self.execute(self.session.revoke(transfer))
             elif now - since > self.resend_seconds:
                 self.execute(self.session.resend_ready(transfer))

@@ -26,6 +26,7 @@ is the one that computes.  Several runs in one step: `start_all` and `wait_for_a
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import secrets
@@ -45,10 +46,13 @@ from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
 from tidegate.engine.streams import Stream
 from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
+from tidegate.engine.waiting import LIMIT
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["Ended", "Place", "PrefillEngine", "Run", "RunOver", "Step", "layer_memory"]
+
+log = logging.getLogger(__name__)
 
 
 class PrefillEngine(PrefillCalls):
@@ -60,6 +64,7 @@ class PrefillEngine(PrefillCalls):
     gates of its own; 1: one after the other.  read_lease: seconds after which a read may be revoked, 0
     for never; resend_seconds: after which READY is said again.  others: the other ranks of this instance, which compute the same
     steps with it (`attach` with hands); their sessions are here too.  poison: fill slots with NaN (integers with -1) when they become free.
+    wait_limit, warn: what waits for longer (seconds) is told to `warn`, and makes `core.watch.reason` say why the rank is not well.
     say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread.
 
     Call what `PrefillCalls` has, and `ready`, from one thread; everything else from any.
@@ -70,7 +75,7 @@ class PrefillEngine(PrefillCalls):
         plan: SlotPlan, chunk_tokens: int, compute: Stream | None = None, prefetch: int = 1, lanes: int = 1,
         read_lease: float = 0.0, resend_seconds: float = 0.5,
         poison: bool = False, recorder: Recording = NULL, faults: Injector | None = None, others: Sequence[Here] = (),
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] = lambda text: None, wait_limit: float = LIMIT, warn: Callable[[str], None] = log.warning,
         on_crash: Callable[[BaseException], None] = lambda error: None,
     ) -> None:  # fmt: skip
         if tuple(map(plan.slot_of, range(1, plan.layers + 1))) != (slots := memory.layout.slot_of_layer):
@@ -90,7 +95,7 @@ class PrefillEngine(PrefillCalls):
         self.blocks = BlockAllocator(memory.layout.blocks, memory.layout.block_size)
         self.core = PrefillCore(
             session, memory, self.blocks, faults or Injector(()), read_lease=read_lease, resend_seconds=resend_seconds,
-            poison=poison, apart=lanes > 1, ahead=prefetch > 0, say=say,
+            poison=poison, apart=lanes > 1, ahead=prefetch > 0, say=say, wait_limit=wait_limit, warn=warn,
         )  # fmt: skip
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip

@@ -12,6 +12,7 @@ import zmq
 
 from tidegate.engine import control
 from tidegate.engine.owner import Owner
+from tidegate.engine.waiting import Wait
 from tidegate.protocol.effects import Effect
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Message
@@ -36,7 +37,7 @@ class DirectLink:
         self._hello, self._receiver = hello, receiver
         self._owner, self._socket = owner, control.connect(context, port, incarnation=hello.incarnation)
         self._out = control.Outbox(self._socket)
-        self._welcomed = False
+        self._welcomed, self._endpoint = False, f"127.0.0.1:{port}"
         owner.add(self._socket, self._frames)
         self.tick()
 
@@ -48,6 +49,12 @@ class DirectLink:
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """Nobody waits here: RUN_FAILED has told Decode."""
+
+    def peer(self, run: int) -> str:
+        return f"Decode at {self._endpoint}"
+
+    def waits(self, now: float) -> list[Wait]:
+        return [] if self._welcomed else [Wait("handshake", "this Prefill", f"Decode at {self._endpoint} to answer its HELLO")]
 
     def tick(self) -> None:
         if not self._welcomed:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.slots import SharedMemory
+from tidegate.engine.waiting import Wait
 from tidegate.protocol.messages import Message, Start, TransferId
 
 __all__ = ["Claimed", "Copies", "Ended", "Layers", "Links", "Lockstep", "OnEnd", "Part", "Place", "Run", "RunOver", "Step", "Times"]
@@ -113,6 +114,12 @@ class Links(Protocol):
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """The run is over: tell whoever waits for that."""
+
+    def peer(self, run: int) -> str:
+        """The Decode that the run is for, in words."""
+
+    def waits(self, now: float) -> list[Wait]:
+        """What these ways themselves wait for."""
 
     def tick(self) -> None:
         """Called every resend interval."""

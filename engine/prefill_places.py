@@ -27,7 +27,7 @@ class Places:
         self._unused: list[int] = []  # lanes that somebody was in
         self._run_in: dict[int, int] = {}  # lane -> run, where each has its own
         self._over: set[int] = set()  # runs that have ended and still have their room
-        self._queued: set[int] = set()  # runs that have no blocks yet
+        self.queued: set[int] = set()  # runs that have no blocks yet
         self._told: set[int] = set()  # of those, the ones whose wait has been explained
 
     def lane(self) -> int:
@@ -46,17 +46,17 @@ class Places:
     def ask(self, run: int, tokens: int) -> None:
         """Queue `run` for its blocks."""
         self.blocks.ask(run, tokens)
-        self._queued.add(run)
+        self.queued.add(run)
 
     def has_blocks(self, run: int) -> bool:
-        return run not in self._queued
+        return run not in self.queued
 
     def in_lane(self, lane: int) -> tuple[int, ...] | None:
         """The blocks that `lane` has, in every slot; None for all of them."""
         if not self._apart or not lane:
             return None
         run = self._run_in.get(lane, 0)
-        return () if not run or run in self._queued else self.blocks.of(run)
+        return () if not run or run in self.queued else self.blocks.of(run)
 
     def ended(self, run: int) -> None:
         """`run` is over."""
@@ -70,7 +70,7 @@ class Places:
         for run in gone:
             self.blocks.give_back(run)
             self._over.remove(run)
-            self._queued.discard(run)
+            self.queued.discard(run)
             if self._apart:
                 lane = self._session.lanes[run]
                 del self._run_in[lane]
@@ -83,8 +83,8 @@ class Places:
     def admitted(self) -> list[int]:
         """The runs that have got their blocks now; of each of the others it is said once what it waits for."""
         new = self.blocks.admitted()
-        self._queued.difference_update(new)
-        for run in self._queued - self._told:
+        self.queued.difference_update(new)
+        for run in self.queued - self._told:
             self._say(self.blocks.why(run))
-        self._told = set(self._queued)
+        self._told = set(self.queued)
         return new

@@ -18,7 +18,7 @@ from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.prefill_moves import Gate
 
-__all__ = ["Found", "Poison", "Saving", "Waiter", "Waits", "poison_slot"]
+__all__ = ["Answers", "Found", "Poison", "Saving", "Waiter", "Waits", "poison_slot"]
 
 Found = Claimed | RunOver
 """Where a step may be written, or why its run is over."""
@@ -71,6 +71,11 @@ class Waits:
             self._waiters.append(waiter)
         return waiter
 
+    @property
+    def steps(self) -> list[TransferId]:
+        """What they want to write, and nothing is known of."""
+        return [step for waiter in self._waiters for step in waiter.left]
+
     def look(self, found: Callable[[TransferId], Found | None]) -> None:
         """Wake those who know enough now."""
         for waiter in list(self._waiters):
@@ -100,6 +105,29 @@ class Waits:
         """Is it our own load or save that is waited for, and not (only) Decode?"""
         slots = [self._session.slots[self._session.gate_of(step)] for step in waiter.left]
         return any(slot.phase in ("free", "loading") or slot.saves for slot in slots)  # free: what it needs is not saved yet
+
+
+class Answers:
+    """The reads that READY was said of and that have no verdict yet, and since when."""
+
+    def __init__(self, session: PrefillSession | PrefillGroup) -> None:
+        self._session = session
+        self._since: dict[TransferId, float] = {}
+
+    def said(self, transfer: TransferId) -> bool:
+        """READY is said of it; had it been said before?"""
+        again = transfer in self._since
+        self._since.setdefault(transfer, time.monotonic())
+        return again
+
+    def held(self) -> list[tuple[TransferId, float]]:
+        """Each that has no verdict, and when READY was said first of it."""
+        self._since = {transfer: since for transfer, since in self._since.items() if self._session.is_held(transfer)}
+        return list(self._since.items())
+
+    def oldest(self, now: float) -> float:
+        """Seconds that the oldest of them has waited; 0 if there is none."""
+        return max((now - since for _, since in self.held()), default=0.0)
 
 
 class Saving:

@@ -7,6 +7,7 @@ of them does.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from tidegate.engine.http.metrics import Sample
 from tidegate.engine.http.prefill_server import Call, PrefillServer
 from tidegate.engine.measuring import prefill_samples
 from tidegate.engine.model import ALONE, GlooRanks
+from tidegate.engine.notes import leave_note
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_batches import Batches
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
@@ -30,6 +32,7 @@ from tidegate.engine.prefill_hands import PrefillHands
 from tidegate.engine.prefill_steps import compute_step
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder
 from tidegate.engine.tracing import trace_file
+from tidegate.engine.waiting import Status
 from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["PrefillWorker", "main"]
@@ -61,6 +64,7 @@ class PrefillWorker:
             lanes=config.prefill_lanes, read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
             recorder=self.recorder, faults=self.faults, others=self.hands.wait(), say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),
+            wait_limit=config.wait_limit_seconds, warn=lambda text: parent.say("waits", text=text),
         )  # fmt: skip
         self.copies = PoolCopies(
             pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp,
@@ -97,7 +101,8 @@ class PrefillWorker:
         return PrefillServer(
             port=self.config.prefill_port, limits=self.config.limits(1),
             submit=posted(self.links.call), cancel=posted(self.links.cancel),
-            probe=lambda tell: owner.post(lambda: tell({"waiting": self.links.waiting})),
+            probe=lambda tell: owner.post(lambda: tell({"waiting": self.links.waiting, "reason": self.engine.core.watch.reason()})),
+            inquire=lambda tell: owner.post(lambda: tell(self._status())),
             measure=lambda tell: owner.post(lambda: tell(self._measured())),
         )  # fmt: skip
 
@@ -107,11 +112,16 @@ class PrefillWorker:
             bytes_loaded=self.copies.bytes_loaded,
         )  # fmt: skip
 
+    def _status(self) -> Status:
+        watch, mode = self.engine.core.watch, "read_lease" if self.config.read_lease else "seed"
+        return Status("prefill", os.getpid(), self.engine.incarnation, watch.limit, watch.waits(), mode)
+
     def serve(self) -> None:
         """Compute step after step until the parent says stop."""
         self.parent.watch(self.engine.stop, self.config.scratch_folder, server=self.http.server)
         self.engine.open()
         self.http.server.start()
+        leave_note(self.config.scratch_folder, "prefill", self.http.server.url)
         self.parent.say("ready", http_port=self.http.server.port)
         while (parts := self.batches.next_step()) is not None:
             began = time.monotonic()

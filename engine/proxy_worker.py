@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from tidegate.engine.http.proxy import Proxy, ProxyConfig
+from tidegate.engine.notes import leave_note
 from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["main", "serve"]
@@ -16,6 +17,7 @@ def serve(config: ProxyConfig, host: Host) -> None:
     proxy = Proxy(config, on_fault=lambda request: host.say("taken", request=request))
     host.watch(stopped.set, config.scratch_folder, server=proxy.server)
     proxy.start()
+    leave_note(config.scratch_folder, "proxy", proxy.server.url)
     host.say("ready", http_port=proxy.server.port)
     stopped.wait()
     proxy.stop()

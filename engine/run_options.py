@@ -16,7 +16,16 @@ from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.errors import ConfigError
 from tidegate.engine.keys import checked_value, refuse
 from tidegate.engine.refusals import SETTINGS_RULES
-from tidegate.engine.settings import Connector, Instance, Settings, SparseConfig, SpeculativeConfig, StoreExtra, parse_settings
+from tidegate.engine.settings import (
+    Connector,
+    Instance,
+    RemoteExtra,
+    Settings,
+    SparseConfig,
+    SpeculativeConfig,
+    StoreExtra,
+    parse_settings,
+)  # fmt: skip
 
 __all__ = ["DEFAULTS", "KEYLESS", "OPTIONS", "Option", "default_deadline", "prompts_of", "run_config", "run_settings", "with_options"]
 
@@ -147,6 +156,8 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "host_memory_gib": settings.sparse.dram_size_per_dp_GB,
         "port": settings.target.port,
         "concurrency": settings.decode.max_num_seqs or max(1, len(requests)),
+        "wait_limit_seconds": min(p.wait_limit_seconds, settings.decode.wait_limit_seconds),
+        "read_retries": (settings.target.remote or RemoteExtra()).data_read_retries,
         "deadline_seconds": settings.decode.deadline_seconds or default_deadline(requests),
     })).checked()  # fmt: skip
 

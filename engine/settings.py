@@ -78,8 +78,8 @@ class RemoteExtra(msgspec.Struct, frozen=True, kw_only=True):
     memfabric_transfer_protocol: Annotated[str | None, Key(
         f"one of {', '.join(PROTOCOLS)}, for memfabric only; left out: sdma", "`sdma`", _only(None, *PROTOCOLS))] = None  # fmt: skip
     data_read_retries: Annotated[int, Key(
-        "must be 0: connector-level data-read retry is not implemented; a failed read fails its request, which may be sent again", "-",
-        _only(0))] = 0  # fmt: skip
+        "Decode's: further tries of a read that failed and of which nothing lands any more, 0 (its request fails at once) or more", "-",
+        _least(0))] = 0  # fmt: skip
 
 
 class SparseConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +156,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: Annotated[float | None, Key(
         "Decode's: seconds until a request whose KV is not complete fails, more than 0; left out: 120, or 0.1 for each token of all "
         "prompts", "-", lambda value: value is None or value > 0)] = None  # fmt: skip
+    wait_limit_seconds: Annotated[float, Key(
+        "seconds after which what waits (a slot for Decode's answer, a prompt for memory) is said in the log and makes /health false, more "
+        "than 0; the smaller of both sides' counts", "-", lambda value: value > 0)] = 30.0  # fmt: skip
     num_gpu_blocks_override: Annotated[int | None, Key(
         "blocks of each layer buffer, at least 1; left out: what the prompts at once need", "what memory allows",
         _least(1))] = None  # fmt: skip

@@ -94,6 +94,8 @@ class Standing:
             self._ready(line)
         elif kind == "progress":
             log.info("%s", line.text)
+        elif kind == "waits":
+            log.warning("%s", line.text)
         elif kind == "stats":
             log.info("%s", ", ".join(f"{name} {value:g}" for name, value in line.stats.items()))
 

@@ -27,9 +27,10 @@ T = TypeVar("T")
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One line from a worker: kind is ready, progress, taken, debug, stats or error; the parent makes a result of an HTTP answer and
+    """One line from a worker: kind is ready, progress, waits, taken, debug, stats or error; the parent makes a result of an HTTP answer and
     a debug line.
 
+    waits: something takes too long, in words;
     port: of the control plane; http_port: of the HTTP server; taken: what can be done for `request` now is done, so the next may come;
     debug: what became of a prompt, bit by bit.  Both are for tests and reports.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.spec.trace_lines import Line, TraceRefused
+from tidegate.spec.trace_lines import Line, Physical, TraceRefused
 
 __all__ = ["check_ranges"]
 
@@ -89,6 +89,7 @@ def _destinations(lines: list[Line]) -> None:
     until: dict[int, int] = {}
     attempt_of: dict[int, int] = {}
     reads: dict[str, list[tuple[int, int, int, Line]]] = {}
+    begun: dict[tuple[int, int, int, int], Physical] = {}
     for number, line in enumerate(lines):
         attempt = line.arguments.get("attempt", 0)
         if line.op == "Admit":
@@ -98,6 +99,9 @@ def _destinations(lines: list[Line]) -> None:
         elif line.op == "Deliver" and hasattr(message := line.arguments["message"], "transfer") and hasattr(message, "attempt"):
             attempt_of[message.transfer.run] = message.attempt
         elif line.kind == "read_begin" and (p := line.physical) and p.ranges and p.run in attempt_of:
+            step = (p.run, p.chunk, p.layer, p.member)
+            if begun.setdefault(step, p) is not p and (begun[step].ranges, begun[step].regions) == (p.ranges, p.regions):
+                continue  # tried again after a failure, into the step's own bytes; whether it might is judged elsewhere
             for (_, offset, length), region in zip(p.ranges, p.regions, strict=True):
                 reads.setdefault(region, []).append((offset, length, attempt_of[p.run], line))
     for region, found in reads.items():

@@ -14,7 +14,7 @@ from types import FrameType
 
 import typer
 
-from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, soak, trace
+from tidegate.engine.cli import check, config, coverage, decode, draw, gen, prefill, proxy, run, sim, soak, trace, why
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 app.command("check")(check.command)
@@ -29,6 +29,7 @@ app.command("run")(run.command)
 app.command("sim")(sim.command)
 app.command("soak")(soak.command)
 app.command("trace")(trace.command)
+app.command("why")(why.command)
 
 
 @app.callback()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tidegate.engine.config import RunConfig
+    from tidegate.engine.worker_io import Line
 
 SHOWN = 8  # lengths of prompts
 DEMO_PROMPT = Path(__file__).resolve().parents[2] / "examples/tide-gates.txt"
@@ -172,7 +173,12 @@ def _run(config: RunConfig, *, oracle: bool) -> int:
     console.print(f"{plan.layers} layers over {len(plan.slots)} buffers; {_servers(config)} in {processes} processes")
     try:
         with console.status("starting") as status:
-            result = run_pair(config, on_line=lambda role, line: status.update(f"{role}: {line.text or line.kind}"))
+            def told(role: str, line: Line) -> None:
+                status.update(f"{role}: {line.text or line.kind}")
+                if line.kind == "waits":
+                    console.print(f"{role}: {line.text}", markup=False, highlight=False, soft_wrap=True)
+
+            result = run_pair(config, on_line=told)
         console.print("comparing with the same model, everything resident")
         compared = compare(config, result)
     except PairError as error:

@@ -59,7 +59,7 @@ def serve(
     """
     from tidegate.engine.endings import Ending, end_with_any_thread
     from tidegate.engine.errors import ConfigError
-    from tidegate.engine.pool_folder import run_folder, sweep
+    from tidegate.engine.folders import run_folder, sweep
     from tidegate.engine.server_options import checked_urls
     from tidegate.engine.standing import Standing
 

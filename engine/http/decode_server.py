@@ -33,6 +33,7 @@ from tidegate.engine.http.errors import Refusal, error_of
 from tidegate.engine.http.metrics import Measure, metrics
 from tidegate.engine.http.prompts import Limits
 from tidegate.engine.http.server import WORK, Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
+from tidegate.engine.http.status import Inquire, status
 
 __all__ = ["Answered", "Ask", "DecodeServer"]
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -66,11 +67,13 @@ class DecodeServer:
         cancel: Callable[[Ask], None],
         probe: Probe,
         measure: Measure,
+        inquire: Inquire,
         max_body: int = 16 << 20,
     ) -> None:
         self.limits, self.retries, self.submit, self.cancel, self.probe = limits, retries, submit, cancel, probe
-        self.measure = measure
-        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]
+        self.measure, self.inquire = measure, inquire
+        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
+                  ("GET", "/status", self.status)]
         self.server = HttpServer("decode", routes, port=port, max_body=max_body)
 
     async def completions(self, request: Request) -> Response:
@@ -133,3 +136,6 @@ class DecodeServer:
 
     async def metrics(self, request: Request) -> Response:
         return await metrics(self.measure, self.server)
+
+    async def status(self, request: Request) -> Response:
+        return await status(self.inquire)

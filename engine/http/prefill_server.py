@@ -19,6 +19,7 @@ from tidegate.engine.http.errors import Refusal
 from tidegate.engine.http.metrics import Measure, metrics
 from tidegate.engine.http.prompts import Limits
 from tidegate.engine.http.server import WORK, Answer, HttpServer, Probe, Refused, json_response, probed, while_connected
+from tidegate.engine.http.status import Inquire, status
 from tidegate.protocol.messages import Start
 
 __all__ = ["Call", "Done", "PrefillServer"]
@@ -52,10 +53,13 @@ class PrefillServer:
         cancel: Callable[[Call], None],
         probe: Probe,
         measure: Measure,
+        inquire: Inquire,
         max_body: int = 16 << 20,
     ) -> None:
         self.limits, self.submit, self.cancel, self.probe, self.measure = limits, submit, cancel, probe, measure
-        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]
+        self.inquire = inquire
+        routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
+                  ("GET", "/status", self.status)]
         self.server = HttpServer("prefill", routes, port=port, max_body=max_body)
 
     async def completions(self, request: Request) -> Response:
@@ -97,3 +101,6 @@ class PrefillServer:
 
     async def metrics(self, request: Request) -> Response:
         return await metrics(self.measure, self.server)
+
+    async def status(self, request: Request) -> Response:
+        return await status(self.inquire)

@@ -10,8 +10,10 @@ lost, late or doubled is borne by the sessions.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -38,6 +40,7 @@ from tidegate.engine.http.bodies import (
 from tidegate.engine.http.errors import Refusal, error_of
 from tidegate.engine.http.metrics import Sample, metrics
 from tidegate.engine.http.server import WORK, HttpServer, json_response, while_connected
+from tidegate.engine.waiting import LIMIT, Status, Wait
 
 __all__ = ["Proxy", "ProxyConfig"]
 
@@ -66,6 +69,7 @@ class Entry:
 
     body: CompletionRequest
     prompts: list[Prompt]
+    since: float = field(default_factory=time.monotonic)
     dispatches: dict[tuple[int, int], tuple[PrefillParams, asyncio.Task[Delivered]]] = field(default_factory=dict)
 
 
@@ -88,7 +92,8 @@ class Proxy:
         self.requests = self.dispatched = self.repeated = 0
         routes = [("POST", WORK, self.completions), ("POST", "/v1/metaserver", self.metaserver),
                   ("POST", "/v1/instances", self.join), ("DELETE", "/v1/instances", self.leave),
-                  ("GET", "/health", self.health), ("GET", "/metrics", self.metrics)]  # fmt: skip
+                  ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
+                  ("GET", "/status", self.status)]  # fmt: skip
         self.server = HttpServer("proxy", routes, port=config.port, max_body=config.max_body)
 
     def start(self) -> None:
@@ -244,6 +249,16 @@ class Proxy:
 
     async def metrics(self, request: Request) -> Response:
         return await metrics(lambda tell: tell(self._measured()), self.server)
+
+    async def status(self, request: Request) -> Response:
+        """What clients wait for here, and whom this proxy asks."""
+        now, waits = time.monotonic(), []
+        for name, entry in self.entries.items():
+            announced = len({index for index, _ in entry.dispatches})
+            wants = f"Decode to answer {len(entry.prompts)} prompts, of which {announced} have been sent to a Prefill"
+            waits.append(Wait("answer", name, wants, now - entry.since))
+        servers = {"prefill": self.prefillers.urls, "decode": self.decoders.urls}
+        return json_response(Status("proxy", os.getpid(), 0, LIMIT, tuple(waits), servers=servers))
 
     def _measured(self) -> list[Sample]:
         kinds = (("prefill", self.prefillers), ("decode", self.decoders))

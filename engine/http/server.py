@@ -40,8 +40,8 @@ HEALTH_SECONDS = 2.0
 KEEP_SECONDS = 5
 WORK = "/v1/completions"
 """The path of requests that are work, and stay open until it is done."""
-Probe = Callable[[Callable[[dict[str, float]], None]], None]
-"""Given a function, have the owner's thread call it with figures about itself."""
+Probe = Callable[[Callable[[dict[str, float | str]], None]], None]
+"""Given a function, have the owner's thread call it with figures about itself; "reason": why it is not well, "" if it is."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -284,9 +284,9 @@ class HttpServer:
         return json_response(Refusal(500, f"{self.what} failed: {type(error).__name__}: {error}").body(), 500)
 
 
-async def _figures(probe: Probe) -> dict[str, float]:
+async def _figures(probe: Probe) -> dict[str, float | str]:
     """What the owner's thread says of itself; Refusal (503) if it does not answer."""
-    answer: Answer[dict[str, float]] = Answer()
+    answer: Answer[dict[str, float | str]] = Answer()
     probe(answer.give)
     try:
         return await asyncio.wait_for(answer.wait(), HEALTH_SECONDS)
@@ -295,7 +295,7 @@ async def _figures(probe: Probe) -> dict[str, float]:
 
 
 async def probed(probe: Probe, server: HttpServer) -> Response:
-    """200 with figures if the owner's thread answers and new work is taken, else 503."""
+    """200 with figures if the owner's thread answers, new work is taken, and nothing waits for too long, else 503."""
     figures = await _figures(probe)
-    status = "draining" if server.draining else "ok"
-    return json_response({"status": status, "http_refused": server.refused, **figures}, 503 if server.draining else 200)
+    status = "draining" if server.draining else "waiting" if figures.get("reason") else "ok"
+    return json_response({"status": status, "http_refused": server.refused, **figures}, 200 if status == "ok" else 503)

@@ -32,6 +32,7 @@ class Serving:
             num_blocks=config.prefill_blocks,
         )
         self.prefill: Worker | None = None
+        self.prefill_lines: Any = queue.Queue()
         self.url: dict[str, str] = {}
 
     def start(self, *, prefill: bool, decode_argv: Sequence[str] | None) -> None:
@@ -39,7 +40,7 @@ class Serving:
         run.start("decode", decode_argv or worker_argv("decode"), config)
         self.url["prefill"] = "http://127.0.0.1:1"  # nobody is there
         if prefill:
-            self.prefill, self.url["prefill"] = self.new_prefill()
+            self.prefill, self.url["prefill"] = self.new_prefill(self.prefill_lines)
         run.until(lambda: "decode" in run.ready, 60)
         self.url["decode"] = f"http://127.0.0.1:{run.ready['decode'].http_port}"
         run.start("proxy", worker_argv("proxy"), ProxyConfig(
@@ -49,9 +50,9 @@ class Serving:
         run.until(lambda: "proxy" in run.ready, 60)
         self.url["proxy"] = f"http://127.0.0.1:{run.ready['proxy'].http_port}"
 
-    def new_prefill(self) -> tuple[Worker, str]:
+    def new_prefill(self, lines: Any = None) -> tuple[Worker, str]:
         """One more, and where it is; the caller ends it."""
-        lines: Any = queue.Queue()
+        lines = queue.Queue() if lines is None else lines
         worker = Worker("prefill", worker_argv("prefill"), self.config, lines)
         return worker, f"http://127.0.0.1:{lines.get(timeout=60)[1].http_port}"
 

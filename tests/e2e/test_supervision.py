@@ -21,9 +21,12 @@ from pair_tools import config, run
 from test_ends import gone, start_run
 from test_ranks import hands_of
 from test_servers import SIZES, Server, ask, expect
+from typer.testing import CliRunner
 
+from tidegate.engine.cli import app
 from tidegate.engine.endings import Ending
-from tidegate.engine.pool_folder import sweep
+from tidegate.engine.folders import sweep
+from tidegate.engine.notes import running
 from tidegate.engine.run_options import DEFAULTS
 
 Start = Callable[..., Server]
@@ -60,6 +63,9 @@ def test_servers_that_are_killed_leave_what_the_next_start_sweeps_and_nothing_of
     while httpx.get(f"{proxy.url}/health", trust_env=False).status_code != 200:
         time.sleep(0.05)
     assert ask(proxy.url).json()["choices"][0]["token_ids"] == expect(4)
+    assert [note.url for note in running(shared)] == [proxy.url, decode.url, prefill.url]
+    told = CliRunner().invoke(app, ["why", "--state", str(shared)])
+    assert (told.exit_code, told.output.count(": nothing waits")) == (Ending.DONE, 3), told.output
 
     hands = hands_of(prefill.process.pid)
     os.kill(hands[0], signal.SIGKILL)
@@ -72,6 +78,7 @@ def test_servers_that_are_killed_leave_what_the_next_start_sweeps_and_nothing_of
 
     decode.process.kill()
     decode.ended()
+    assert [note.url for note in running(shared)] == [proxy.url], "notes of the dead are none"
     assert folders(shared) == of_proxy | of_decode
     taken = proxy.url.rpartition(":")[2]
     second = start("proxy", "--port", taken)

@@ -134,6 +134,7 @@ TAMPERED = {
     "a delivery before its send": (D, moved({"op": "Registered"}, {"op": "Schedule"}), "in a circle|does not fit"),
     "an event twice": (P, doubled(op="SaveEnd"), "its save is under way"),
     "a physical line twice": (P, doubled(kind="write_end"), "it began, with this slot and epoch"),
+    "a read begun again": (D, doubled(kind="read_begin"), "it is read once, or again where that failed and has ended"),
     "a reused run": (P, same_run, "nonces never repeat"),
     "a reused attempt": (D, same_attempt, "nonces never repeat"),
     "READ_DONE that nobody sent": (D, without({"op": "ReadEnd"}), "never sent: no ReadEnd ok"),

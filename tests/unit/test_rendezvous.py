@@ -39,7 +39,8 @@ class Decode:
         self.attempts = iter(range(100, 1000))
         self.on_ask: Callable[[Ask], None] = self.admit
         self.http = DecodeServer(port=0, limits=LIMITS, retries=FEW, submit=self._submit, cancel=self.cancelled.put,
-                                 probe=lambda tell: tell({"active": 0}), measure=lambda tell: tell([]))  # fmt: skip
+                                 inquire=lambda tell: None, probe=lambda tell: tell({"active": 0}),
+                                 measure=lambda tell: tell([]))  # fmt: skip
         self.http.server.start()
 
     def _submit(self, ask: Ask) -> None:
@@ -66,7 +67,8 @@ class Prefill:
         self.calls: queue.Queue[Call] = queue.Queue()
         self.cancelled: queue.Queue[Call] = queue.Queue()
         self.on_call: Callable[[Call], None] = lambda call: call.answer.give(Done(1))
-        self.http = PrefillServer(port=0, limits=LIMITS, submit=self._submit, cancel=self.cancelled.put, probe=lambda tell: tell({}),
+        self.http = PrefillServer(port=0, limits=LIMITS, submit=self._submit, cancel=self.cancelled.put,
+                                  inquire=lambda tell: None, probe=lambda tell: tell({}),
                                   measure=lambda tell: tell([]))  # fmt: skip
         self.http.server.start()
 

@@ -84,7 +84,8 @@ DataPath ==
                                                            /\ Under("attend", y.transfer) = {}}}) \cup
     Path("save", "begin", {x.transfer : x \in {y \in io : /\ y.op = "save" /\ seen[y.transfer].saved = None
                                                          /\ Under("save", y.transfer) = {}}}) \cup
-    Path("read", "begin", {x.transfer : x \in {y \in io : y.op = "read" /\ ~seen[y.transfer].began}}) \cup
+    Path("read", "begin", {x.transfer : x \in {y \in io : /\ y.op = "read" /\ seen[y.transfer].fetched = None
+                                                         /\ Under("read", y.transfer) = {}}}) \cup
     Path("load", "begin", {x.transfer : x \in {y \in io : y.op = "load" /\ Under("load", y.transfer) = {}}})
 
 False(line) == LET needs == Needs(line) IN {needs[i][1] : i \in {k \in 1..Len(needs) : ~needs[k][2]}}

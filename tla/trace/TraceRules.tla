@@ -81,7 +81,7 @@ PhysicalNeeds(line) ==
       [] k = "read_begin" -> Written(line) \o ReadTag(line, line.tag) \o
              <<<<"its READY was delivered and its ReadEnd has not come",
                  \E x \in io : x.op = "read" /\ x.transfer = t>>,
-               <<"it is read once", ~seen[t].began>>>>
+               <<"it is read once, or again where that failed and has ended", seen[t].fetched = None /\ Under("read", t) = {}>>>>
       [] k = "read_end" -> Began(line, "read") \o
              (IF line.ok THEN ReadTag(line, line.tag) \o ReadTag(line, line.landed) ELSE <<>>) \o
              <<<<"its ReadEnd has not come, or said unknown", \E x \in io : x.op \in {"read", "stray"} /\ x.transfer = t>>>>
