@@ -7,6 +7,7 @@ answered as a read that failed quietly, and concerns its attempt alone.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import time
@@ -27,13 +28,14 @@ from tidegate.engine.decode_peer import Peer, peer_name
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.decode_told import Told, Wanted
 from tidegate.engine.faults import Injector
+from tidegate.engine.forgetting import Again
 from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.engine.tracing import labels
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Blocks, Message, Ready, Start, TransferId
+from tidegate.protocol.messages import Blocks, Message, Ready, Retire, Retired, Start, TransferId
 
 __all__ = ["DecodeCore"]
 
@@ -61,6 +63,9 @@ class DecodeCore:
         self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
         self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
+        self._nonces = itertools.count(secrets.randbits(61) + 1)  # they grow, and no other life uses them
+        self._over: list[int] = []  # attempts to be retired
+        self._retiring: Again[int] = Again(resend_seconds)
 
     # ---- attempts -------------------------------------------------------------------------------------------------
 
@@ -68,7 +73,7 @@ class DecodeCore:
         """Queue it for memory; its nonce.  ValueError where it can never have enough."""
         if not wanted.prompt or wanted.new_tokens < 0:
             raise ValueError(f"{len(wanted.prompt)} tokens and room for {wanted.new_tokens} new ones: a prompt has at least 1, room 0")
-        attempt = secrets.randbits(62) + 1
+        attempt = next(self._nonces)
         self.memory.ask(attempt, len(wanted.prompt) + wanted.new_tokens)
         self.wanted[attempt] = wanted
         self.post(self._say_why)
@@ -85,6 +90,9 @@ class DecodeCore:
     def look(self) -> None:
         """After each batch of calls and messages: give those that wait their memory, while there is room."""
         self.admit()
+        while self._over:
+            self._retiring.add(attempt := self._over.pop())
+            self.execute(self.session.retire(attempt))
         self.listener.look()
         self.peers.flush()
 
@@ -144,7 +152,7 @@ class DecodeCore:
 
     def tell_peer(self, message: Message, copies: int = 1) -> None:
         """Send it to the Prefill that it concerns, or to all, after this batch of calls and messages; START to one, each in its turn."""
-        self.peers.send(message, copies)
+        self.peers.send(message, copies, run=self._run_of(message.attempt) if isinstance(message, Retire) else 0)
 
     def _register(self, attempt: int) -> None:
         blocks = self.memory.owned[attempt].blocks
@@ -180,6 +188,7 @@ class DecodeCore:
         self._unregistered.pop(attempt, None)
         self.readers.pop(attempt, None)
         self._forget(attempt)
+        self._over.append(attempt)
 
     def _forget(self, attempt: int) -> None:
         self.memory.give_back(attempt)
@@ -246,6 +255,11 @@ class DecodeCore:
         self.peers.hear(peer, message)
         if isinstance(message, Blocks):
             peer.tables.hear(message)
+        elif isinstance(message, Retired):
+            run = self._run_of(message.attempt)
+            self.execute(self.session.receive(message))
+            if not self.session.remembers(message.attempt):
+                self.peers.forget(run)
         elif not isinstance(message, Ready):
             self.execute(self.session.receive(message))
         elif peer.tables.knows(message):
@@ -281,6 +295,9 @@ class DecodeCore:
         now = time.monotonic()
         for life in self.peers.gone():
             self._part(life)
+        self._retiring.keep(self.session.can_retire)
+        for attempt in self._retiring.due():
+            self.execute(self.session.retire(attempt))
         self._reported = {t: since for t, since in self._reported.items() if self._is_unanswered(t)}
         for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
             self.execute(self.session.resend_report(transfer))

@@ -49,6 +49,9 @@ class DirectLink:
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """Nobody waits here: RUN_FAILED has told Decode."""
 
+    def forgotten(self, run: int) -> None:
+        """There is one way only, and it is known of no run."""
+
     def tick(self) -> None:
         if not self._welcomed:
             self._socket.send_multipart([control.HELLO, control.frame(self._hello)])

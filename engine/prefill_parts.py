@@ -114,6 +114,9 @@ class Links(Protocol):
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """The run is over: tell whoever waits for that."""
 
+    def forgotten(self, run: int) -> None:
+        """Nobody will ask about the run any more: drop what is known of it."""
+
     def tick(self) -> None:
         """Called every resend interval."""
 
