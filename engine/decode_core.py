@@ -7,6 +7,7 @@ answered as a read that failed quietly, and concerns its attempt alone.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import time
@@ -27,13 +28,14 @@ from tidegate.engine.decode_reads import OneRead
 from tidegate.engine.decode_told import Told, Wanted
 from tidegate.engine.decode_why import decode_waits
 from tidegate.engine.faults import Injector
+from tidegate.engine.forgetting import Again
 from tidegate.engine.hot_buffer import Reader
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import AttemptFailed, BeginRead, Completed, Effect, Reclaimed, Register, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Blocks, Message, Ready, Start, TransferId
+from tidegate.protocol.messages import Blocks, Message, Ready, Retire, Retired, Start, TransferId
 
 __all__ = ["DecodeCore"]
 
@@ -65,6 +67,9 @@ class DecodeCore:
         self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
         self.reading: dict[TransferId, float] = {}  # copies that may still write: since when
         self.watch = Watch(partial(decode_waits, self), limit=wait_limit, warn=warn)
+        self._nonces = itertools.count(secrets.randbits(61) + 1)  # they grow, and no other life uses them
+        self._over: list[int] = []  # attempts to be retired
+        self._retiring: Again[int] = Again(resend_seconds)
 
     # ---- attempts -------------------------------------------------------------------------------------------------
 
@@ -72,7 +77,7 @@ class DecodeCore:
         """Queue it for memory; its nonce.  ValueError where it can never have enough."""
         if not wanted.prompt or wanted.new_tokens < 0:
             raise ValueError(f"{len(wanted.prompt)} tokens and room for {wanted.new_tokens} new ones: a prompt has at least 1, room 0")
-        attempt = secrets.randbits(62) + 1
+        attempt = next(self._nonces)
         self.memory.ask(attempt, len(wanted.prompt) + wanted.new_tokens)
         self.wanted[attempt] = wanted
         self.post(self._say_why)
@@ -89,6 +94,9 @@ class DecodeCore:
     def look(self) -> None:
         """After each batch of calls and messages: give those that wait their memory, while there is room."""
         self.admit()
+        while self._over:
+            self._retiring.add(attempt := self._over.pop())
+            self.execute(self.session.retire(attempt))
         self.listener.look()
         self.peers.flush()
 
@@ -148,7 +156,7 @@ class DecodeCore:
 
     def tell_peer(self, message: Message, copies: int = 1) -> None:
         """Send it to the Prefill that it concerns, or to all, after this batch of calls and messages; START to one, each in its turn."""
-        self.peers.send(message, copies)
+        self.peers.send(message, copies, run=self._run_of(message.attempt) if isinstance(message, Retire) else 0)
 
     def _register(self, attempt: int) -> None:
         blocks = self.memory.owned[attempt].blocks
@@ -184,6 +192,7 @@ class DecodeCore:
         self._unregistered.pop(attempt, None)
         self.readers.pop(attempt, None)
         self._forget(attempt)
+        self._over.append(attempt)
 
     def _forget(self, attempt: int) -> None:
         self.memory.give_back(attempt)
@@ -225,6 +234,11 @@ class DecodeCore:
         self.peers.hear(peer, message)
         if isinstance(message, Blocks):
             peer.tables.hear(message)
+        elif isinstance(message, Retired):
+            run = self._run_of(message.attempt)
+            self.execute(self.session.receive(message))
+            if not self.session.remembers(message.attempt):
+                self.peers.forget(run)
         elif not isinstance(message, Ready):
             self.execute(self.session.receive(message))
         elif peer.tables.knows(message):
@@ -264,6 +278,9 @@ class DecodeCore:
         now = time.monotonic()
         for life in self.peers.gone():
             self._part(life)
+        self._retiring.keep(self.session.can_retire)
+        for attempt in self._retiring.due():
+            self.execute(self.session.retire(attempt))
         self._reported = {t: since for t, since in self._reported.items() if self._is_unanswered(t)}
         for transfer in [t for t, since in self._reported.items() if now - since > self._resend]:
             self.execute(self.session.resend_report(transfer))

@@ -22,7 +22,7 @@ from tidegate.engine.prefill_link import Receiver
 from tidegate.engine.waiting import Wait
 from tidegate.protocol.effects import RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Abort, Blocks, Message, RunFailed
+from tidegate.protocol.messages import Abort, Blocks, Message, Retire, Retired, RunFailed
 
 __all__ = ["DecodeLinks"]
 
@@ -62,7 +62,9 @@ class DecodeLinks:
         self._max_waiting, self._on_begin = max_waiting, on_begin
         self._links: dict[Endpoint, Link] = {}
         self._link_of: dict[int, Link] = {}
+        self._attempt_of: dict[int, int] = {}
         self._runs_of: dict[int, set[int]] = {}
+        self._heard: Link | None = None  # who says what is being executed now
         self._calls: dict[int, Call] = {}
 
     @property
@@ -96,9 +98,11 @@ class DecodeLinks:
             link.pending = [one for one in link.pending if one[1] is not call]
 
     def send(self, message: Message) -> None:
-        """To the Decode that asked for the run which `message` is about."""
+        """To the Decode that asked for the run which `message` is about; RETIRED to the one that retires."""
         run = message.run if isinstance(message, RunFailed | Blocks) else _run_of(message)
-        self._link_of[run].out.add(message)
+        link = self._heard if isinstance(message, Retired) else self._link_of[run]
+        if link is not None:
+            link.out.add(message)
 
     def flush(self) -> None:
         for link in self._links.values():
@@ -118,6 +122,14 @@ class DecodeLinks:
             Wait("handshake", call.start.request, f"{link} to answer this Prefill's HELLO", now - since, peer=str(link))
             for link in self._links.values() for since, call in link.pending
         ]  # fmt: skip
+
+    def forgotten(self, run: int) -> None:
+        """Nobody will ask about the run any more."""
+        del self._link_of[run]
+        runs = self._runs_of[attempt := self._attempt_of.pop(run)]
+        runs.remove(run)
+        if not runs:
+            del self._runs_of[attempt]
 
     def tick(self) -> None:
         """Greet again who has not answered; give up after the limit."""
@@ -154,7 +166,11 @@ class DecodeLinks:
 
     def _take(self, link: Link, message: Message) -> None:
         self._check(link, message)
-        self._worker.execute(self._worker.receive(message))
+        self._heard = link
+        try:
+            self._worker.execute(self._worker.receive(message))
+        finally:
+            self._heard = None
 
     def _welcome(self, link: Link, welcome: control.Welcome) -> None:
         if welcome.refused or welcome.digest != self._hello.digest:
@@ -176,7 +192,7 @@ class DecodeLinks:
             call.answer.give(Refused(400, str(error)))
             return
         for run in [effect.run for effect in effects if isinstance(effect, RunStarted)]:
-            self._link_of[run], self._calls[run] = link, call
+            self._link_of[run], self._attempt_of[run], self._calls[run] = link, call.start.attempt, call
             self._runs_of.setdefault(call.start.attempt, set()).add(run)
         self._worker.execute(effects)
         self._on_begin(call.start.request)
@@ -191,7 +207,7 @@ class DecodeLinks:
 
     def _check(self, link: Link, message: Message) -> None:
         """RemoteProtocolError for a message about a run of somebody else."""
-        runs = self._runs_of.get(message.attempt, set()) if isinstance(message, Abort) else {_run_of(message)}
+        runs = self._runs_of.get(message.attempt, set()) if isinstance(message, Abort | Retire) else {_run_of(message)}
         if any(self._link_of.get(run, link) is not link for run in runs):
             raise RemoteProtocolError(f"{link} speaks about a run that another Decode asked for",
                                       machine="control", state=link.endpoint, event=message)  # fmt: skip

@@ -128,9 +128,12 @@ class Peers:
 
     # ---- what they are told ---------------------------------------------------------------------------------------
 
-    def send(self, message: Message, copies: int = 1) -> None:
-        """Have it sent by `flush`, to whom it concerns; nobody hears what concerns one that has gone."""
-        for life in self._concerned(message):
+    def send(self, message: Message, copies: int = 1, *, run: int = 0) -> None:
+        """Have it sent by `flush`, to whom it concerns; nobody hears what concerns one that has gone.  run: of RETIRE, the one that its
+        attempt is bound to: whoever has that must hear it, and where nobody has it any, all may.
+        """
+        to = [self.life_of(run)] if run and self.life_of(run) in self.lives else self._concerned(message)
+        for life in to:
             for _ in range(copies):
                 self._out[life].add(message)
 

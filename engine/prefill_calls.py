@@ -59,8 +59,8 @@ class PrefillCalls:
         """
         if self._phase != "done" or (self._parts and self._layer < self.plan.layers):
             raise ValueError(f"{self._name()} is unfinished: a step goes through all {self.plan.layers} layers, or ends by RunOver")
-        lanes = [self.core.session.lanes[run.nonce] for run, _ in parts]
-        if not parts or len(set(lanes)) < len(parts):
+        lanes = [self.core.session.lanes[run.nonce] for run, _ in parts if run.nonce in self.core.session.lanes]  # or it is forgotten
+        if not parts or len(set(lanes)) < len(lanes):
             raise ValueError(f"a step of {len(parts)} runs in lanes {lanes}: it has at least one, and each has a lane of its own (lanes=)")
         new = self.owner.ask(partial(self._begun, parts))
         self._parts = new if _left(new) else []
@@ -80,7 +80,7 @@ class PrefillCalls:
             return Part(run, over=due)
         if self._compute is None and (due.chunk, due.layer) != (chunk, 1):
             raise ValueError(f"chunk {chunk} of run {run.nonce} is begun where chunk {due.chunk} layer {due.layer} is due")
-        return Part(run, Step(run, chunk, *self.core.span(run.nonce, chunk)))
+        return Part(run, Step(run, chunk, *self.core.tokens(run.start, chunk)))
 
     def wait_for_layer(self, layer: int) -> Place:
         """As `wait_for_all`, for a step of one run."""

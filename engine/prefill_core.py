@@ -20,6 +20,7 @@ from functools import partial
 from tidegate.engine.blocks import BlockAllocator
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
+from tidegate.engine.forgetting import RunsOver
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_places import Places
@@ -31,7 +32,7 @@ from tidegate.engine.tracing import labels
 from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, RunStarted, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Message, Ready, Start, TransferId
+from tidegate.protocol.messages import Message, Ready, Retire, Start, TransferId
 from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["PrefillCore"]
@@ -68,12 +69,17 @@ class PrefillCore:
         self._teller = Teller(session.incarnation)
         self.answers = Answers(session)
         self._saving = Saving()
+        self._forgetting = RunsOver(session, resend_seconds, self.execute, lambda run: self.links.forgotten(run))
         self.poisons = [Poison(session, self._fill_free)] if poison else []
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
-        """Tokens [first, end) of a chunk of a run.  From any thread, for a run that has begun."""
+        """Tokens [first, end) of a chunk of a run that is not forgotten."""
+        return self.tokens(self.session.starts[run], chunk)
+
+    def tokens(self, start: Start, chunk: int) -> tuple[int, int]:
+        """The same of the run of `start`.  From any thread."""
         size = self.session.chunk_tokens
-        return (chunk - 1) * size, min(chunk * size, self.session.starts[run].tokens)
+        return (chunk - 1) * size, min(chunk * size, start.tokens)
 
     def _fill_free(self, slot: int, lane: int) -> None:
         poison_slot(self.memory, slot, self.places.in_lane(lane))
@@ -86,7 +92,7 @@ class PrefillCore:
 
     def expects(self, run: int) -> TransferId | RunOver:
         """The step that `run` has to compute next, or why it is over."""
-        return self.session.step_of(run) if self.session.runs[run].phase == "running" else self.over_now(run)
+        return self.session.step_of(run) if self.session.run_state(run).phase == "running" else self.over_now(run)
 
     def claim(self, *steps: TransferId, enough: int = 0) -> Waiter:
         """Who waits will be told where `steps` may be written; enough: when that is known of so many of them, 0 for all."""
@@ -106,7 +112,7 @@ class PrefillCore:
 
     def begin(self, run: Run) -> Run:
         """The run as it is now that its turn has come: what runs before it left in the pool backs it."""
-        if self.session.runs[run.nonce].phase != "running":
+        if self.session.run_state(run.nonce).phase != "running":
             return run
         return run._replace(backed=self.copies.begin(run.nonce, run.start, run.blocks))
 
@@ -164,18 +170,22 @@ class PrefillCore:
 
     def is_writable(self, step: TransferId) -> bool:
         """May the rows of `step` be computed and written now?"""
-        return self.session.step_of(step.run) == step and self.session.can_write(step.run)
+        return self.session.can_write(step.run) and self.session.step_of(step.run) == step
 
     def over_now(self, run: int) -> RunOver:
         """That `run` is over, and why."""
-        return RunOver(f"run {run} is {self.session.runs[run].phase}: {'; '.join(self.session.story[-2:])}")
+        phase = self.session.run_state(run).phase
+        return RunOver(f"run {run} is {'failed' if phase == 'forgotten' else phase}: {'; '.join(self.session.story[-2:])}")
 
     # ---- effects and messages --------------------------------------------------------------------------------------
 
     def receive(self, message: Message) -> list[Effect]:
         """What a Decode said; RemoteProtocolError if it may not be heard, and nothing has changed."""
         if not isinstance(message, Start):
-            return self.session.receive(message)
+            effects = self.session.receive(message)
+            if isinstance(message, Retire):
+                self._forgetting.retired(message.attempt)
+            return effects
         if not self.blocks.can_ever_hold(message.tokens):
             raise RemoteProtocolError(
                 f"a prompt of {message.tokens} tokens: all {self.blocks.blocks} blocks of {self.blocks.block_size} cannot hold it",
@@ -213,6 +223,7 @@ class PrefillCore:
         for step in [step for step in self.open if step.run == run]:
             self.open.pop(step, None)
         if verdict == "failed":
+            self._forgetting.failed(run)
             spoilt = [key[1] for key, state in self.session.pool.items() if key[0] == run and state.phase == "failed"]
             self.copies.remove(run, spoilt)
             for block in self.blocks.of(run) if self.places.has_blocks(run) else ():
@@ -258,6 +269,7 @@ class PrefillCore:
         self.execute([])
         self.waits.look(self._found)
         self._admit()
+        self._forgetting.look(self.places.holds)
         self.links.flush()
 
     def _go_ahead(self) -> None:
@@ -274,13 +286,13 @@ class PrefillCore:
     def _goes_on(self, step: TransferId) -> bool:
         """Claim for `step`, or give it up; may its thread go on?"""
         run, session = step.run, self.session
-        if session.runs[run].phase == "running" and session.step_of(run) == step:
+        if session.run_state(run).phase == "running" and session.step_of(run) == step:
             if session.can_miss(run):
                 self.execute(session.miss(run))
             elif session.can_claim(run):
                 self.execute(session.claim(run))
-            return session.can_write(run) or session.runs[run].phase == "failed"
-        return session.runs[run].phase != "running"
+            return session.can_write(run) or session.run_state(run).phase == "failed"
+        return session.run_state(run).phase != "running"
 
     def _admit(self) -> None:
         """Take back the room of runs that are over and that nobody reads; give it to those that wait."""
@@ -294,6 +306,7 @@ class PrefillCore:
         """Every resend interval: greet, say READY again, take back what is past its lease."""
         self.links.tick()
         self.watch.tick()
+        self._forgetting.tick()
         now = time.monotonic()
         for transfer, since in self.answers.held():
             if not self.session.is_held(transfer):  # a run that has failed meanwhile took others with it

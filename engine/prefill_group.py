@@ -8,6 +8,7 @@ which it writes, for its process may be behind; each gate is taken by the leader
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 from tidegate.protocol.agreement import agreed
 from tidegate.protocol.effects import Effect, RunEnded, RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Abort, Message, Start, TransferId
+from tidegate.protocol.machines import prefill_run as PR
+from tidegate.protocol.messages import Abort, Message, Retire, Start, TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.prefill_moves import Gate
 from tidegate.protocol.session import Observer
@@ -27,11 +29,12 @@ __all__ = ["PrefillGroup", "session_of"]
 def session_of(
     plan: SlotPlan, chunk_tokens: int, *, members: int, incarnation: int, observer: Observer | None
 ) -> PrefillSession | PrefillGroup:
-    """The session of an instance of `members` ranks; nonces of runs are drawn."""
+    """The session of an instance of `members` ranks; nonces of runs grow, and no other life uses them."""
     pool: dict[tuple[int, int], Any] = {}
+    nonces = itertools.count(secrets.randbits(61) + 1)
     sessions = [
         PrefillSession(
-            plan=plan, chunk_tokens=chunk_tokens, new_run=lambda _: secrets.randbits(62) + 1, member=member, members=members,
+            plan=plan, chunk_tokens=chunk_tokens, new_run=lambda _: next(nonces), member=member, members=members,
             pool=pool, incarnation=incarnation, observer=observer,
         )
         for member in range(members)
@@ -67,6 +70,9 @@ class PrefillGroup:
     def step_of(self, run: int) -> TransferId:
         return self.leader.step_of(run)
 
+    def run_state(self, run: int) -> PR.State:
+        return self.leader.run_state(run)
+
     def gate_of(self, step: TransferId) -> Gate:
         return self._of(step).gate_of(step)
 
@@ -81,6 +87,8 @@ class PrefillGroup:
 
     def can_write(self, run: int) -> bool:
         """Have all members agreed on the leader's next step?"""
+        if self.run_state(run).phase != "running":
+            return False
         step = self.leader.step_of(run)
         return agreed([session.vote(step) for session in self.sessions])
 
@@ -94,6 +102,14 @@ class PrefillGroup:
 
     def is_held(self, transfer: TransferId) -> bool:
         return self._of(transfer).is_held(transfer)
+
+    def is_untold(self, run: int) -> bool:
+        return self.leader.is_untold(run)
+
+    def can_forget(self, run: int) -> bool:
+        """Will nobody ask any member about it?  A hand that still writes a step of it will say so."""
+        writes = any(step.run == run for steps in self._writing.values() for step in steps)
+        return not writes and all(session.can_forget(run) for session in self.sessions)
 
     # ---- events ---------------------------------------------------------------------------------------------------
 
@@ -155,6 +171,15 @@ class PrefillGroup:
     def resend_ready(self, transfer: TransferId) -> list[Effect]:
         return self._followed(session := self._of(transfer), session.resend_ready(transfer))
 
+    def resend_failed(self, run: int) -> list[Effect]:
+        return self.leader.resend_failed(run)
+
+    def forget(self, run: int) -> list[Effect]:
+        """All members forget it, the leader last."""
+        self._over.discard(run)
+        self._done.pop(run, None)
+        return [effect for session in reversed(self.sessions) for effect in session.forget(run)]
+
     def receive(self, message: Message, *, lane: int = 1) -> list[Effect]:
         """What Decode said, to the member that it concerns; lane: of the run that a START begins, at all members.  RemoteProtocolError as
         `PrefillSession.receive`.
@@ -167,6 +192,11 @@ class PrefillGroup:
             for run in [effect.run for effect in effects if isinstance(effect, RunStarted)]:
                 for session in self.sessions[1:]:
                     session.join(run, message, lane=lane)  # its effect is the leader's again
+        if isinstance(message, Retire):
+            for run in [run for run, state in self.runs.items() if state.attempt == message.attempt]:
+                for session in self.sessions[1:]:
+                    if session.can_heed(run):
+                        session.heed(run)
         return effects
 
     # ---- what follows ---------------------------------------------------------------------------------------------

@@ -56,6 +56,9 @@ class DirectLink:
     def waits(self, now: float) -> list[Wait]:
         return [] if self._welcomed else [Wait("handshake", "this Prefill", f"Decode at {self._endpoint} to answer its HELLO")]
 
+    def forgotten(self, run: int) -> None:
+        """There is one way only, and it is known of no run."""
+
     def tick(self) -> None:
         if not self._welcomed:
             self._socket.send_multipart([control.HELLO, control.frame(self._hello)])

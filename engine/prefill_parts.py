@@ -121,6 +121,9 @@ class Links(Protocol):
     def waits(self, now: float) -> list[Wait]:
         """What these ways themselves wait for."""
 
+    def forgotten(self, run: int) -> None:
+        """Nobody will ask about the run any more: drop what is known of it."""
+
     def tick(self) -> None:
         """Called every resend interval."""
 

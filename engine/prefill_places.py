@@ -58,6 +58,10 @@ class Places:
         run = self._run_in.get(lane, 0)
         return () if not run or run in self.queued else self.blocks.of(run)
 
+    def holds(self, run: int) -> bool:
+        """Has it its room still, or waits for some?"""
+        return run in self._over or run in self.queued
+
     def ended(self, run: int) -> None:
         """`run` is over."""
         self._over.add(run)

@@ -128,6 +128,7 @@ class PrefillWorker:
             over = compute_step(self.engine, self.model, parts, self.faults)
             self.compute += time.monotonic() - began
             self.batches.computed(parts, over)
+            self.engine.finished(), self.engine.failed_blocks()  # nobody here asks for them
             self.steps, self.chunks = self.steps + 1, self.chunks + len(parts)
             for run, chunk in parts:
                 why = over.get(run.nonce)

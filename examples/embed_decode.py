@@ -24,11 +24,11 @@ def pattern(layer: int, first: int, end: int, width: int) -> torch.Tensor:
 
 
 class Inbox:  # outcomes: (request, "" or what is wrong), once each
-    def __init__(self, *, concurrency: int = 2, trace: str = "", faults: Injector | None = None) -> None:
+    def __init__(self, *, concurrency: int = 2, trace: str = "", faults: Injector | None = None, resend_seconds: float = 0.2) -> None:
         self._recorder = Recorder(f"{trace}/decode-0.jsonl", "decode-0") if trace else NULL
         self.engine = DecodeEngine([RowKind(name, "int8", width) for name, width in WIDTHS.items()], layers=LAYERS, block_size=BLOCK,
                                    blocks=concurrency * (max(PROMPTS.values()) // BLOCK + 1), rows=concurrency, hot=BLOCK,
-                                   resend_seconds=0.2, poison=True, recorder=self._recorder, faults=faults)  # fmt: skip
+                                   resend_seconds=resend_seconds, poison=True, recorder=self._recorder, faults=faults)  # fmt: skip
         self.port, self.outcomes, self._lock = self.engine.port, queue.SimpleQueue[tuple[str, str]](), threading.Lock()
         self.asked, self._thread = dict[int, tuple[str, int]](), threading.Thread(target=self._decode)
         self.engine.open()

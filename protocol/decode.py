@@ -20,6 +20,7 @@ from tidegate.protocol.effects import (
     Register,
     Send,
 )  # fmt: skip
+from tidegate.protocol.forgetting import ForgetsAttempts, Group
 from tidegate.protocol.machines import binding as BI
 from tidegate.protocol.machines import contributor_group as CG
 from tidegate.protocol.machines import failure_invalidation as FI
@@ -32,6 +33,8 @@ from tidegate.protocol.messages import (
     ReadDone,
     ReadFailed,
     Ready,
+    Retire,
+    Retired,
     Revoked,
     RunFailed,
     Start,
@@ -41,11 +44,8 @@ from tidegate.protocol.session import Observer, Session
 
 __all__ = ["DecodeSession"]
 
-Group = tuple[int, int, int]
-"""(attempt, chunk, layer)"""
 
-
-class DecodeSession(Session):
+class DecodeSession(ForgetsAttempts):
     """One Decode rank, which also leads its requests.  Event methods return the effects to execute, in order.
 
     layers: layers that every chunk must bring; members: the contributor group's size (topology.ratio); rank: this rank's
@@ -58,30 +58,24 @@ class DecodeSession(Session):
     def __init__(
         self, *, layers: int, members: int = 1, rank: int = 0, incarnation: int = 1, observer: Observer | None = None
     ) -> None:
-        super().__init__(observer)
+        Session.__init__(self, observer)
+        ForgetsAttempts.__init__(self)
         self.layers, self.members, self.rank, self.incarnation = layers, members, rank, incarnation
-        self.attempts: dict[int, RC.State] = {}
-        self.bindings: dict[int, BI.State] = {}
-        self.dests: dict[int, FI.State] = {}
-        self.groups: dict[Group, CG.State] = {}
-        self.landing: dict[int, frozenset[tuple[int, int]]] = {}  # attempt -> its groups that are not quiet: what `groups` says, indexed
-        self.reads: dict[TransferId, RD.State] = {}
-        self.readies: dict[TransferId, Ready] = {}
-        self.starts: dict[int, Start] = {}
 
     # ---- the life of an attempt -----------------------------------------------------------------------------------
 
     def can_admit(self, attempt: int) -> bool:
-        """May `attempt` be the nonce of a new attempt?  Nonces never repeat."""
-        return RC.CanAllocate(self.attempts.get(attempt) or RC.Initial())
+        """May `attempt` be the nonce of a new attempt?  Nonces grow, and never repeat."""
+        return RC.CanAllocate(self.attempt_state(attempt)) and FI.CanOwn(self.dest_state(attempt))
 
     def admit(self, attempt: int, *, request: str, tokens: int, prompt: tuple[int, ...] = ()) -> list[Effect]:
-        """The attempt owns its destination blocks; System.Admit.  `attempt` is a nonce that was never used (> 0)."""
-        self._need(attempt > 0 and self.can_admit(attempt), "attempt nonces are positive and never repeat",
+        """The attempt owns its destination blocks; System.Admit.  `attempt` is a nonce above all that were used (> 0)."""
+        self._need(attempt > 0 and self.can_admit(attempt), "attempt nonces are positive, grow and never repeat",
                    machine="RequestCompletion", state=self.attempts.get(attempt), event=f"Allocate {attempt}")  # fmt: skip
-        self.attempts[attempt] = RC.Allocate(self.attempts.get(attempt) or RC.Initial(), frozenset(range(1, self.layers + 1)))
+        self.attempts[attempt] = RC.Allocate(self.attempt_state(attempt), frozenset(range(1, self.layers + 1)))
         self.bindings.setdefault(attempt, BI.Initial())
-        self.dests[attempt] = FI.Own(self.dests.get(attempt) or FI.Initial(), frozenset((self.rank,)))
+        self.dests[attempt] = FI.Own(self.dest_state(attempt), frozenset((self.rank,)))
+        self.last_attempt = max(self.last_attempt, attempt)
         self.starts[attempt] = Start(request, attempt, self.incarnation, tokens, prompt)
         effects: list[Effect] = [Register(attempt)]
         self._settle(attempt, effects)
@@ -89,7 +83,7 @@ class DecodeSession(Session):
 
     def can_register(self, attempt: int) -> bool:
         """Does the attempt still wait for its registration?  Not if it failed meanwhile."""
-        return RC.CanRegister(self.attempts[attempt])
+        return RC.CanRegister(self.attempt_state(attempt))
 
     def registered(self, attempt: int) -> list[Effect]:
         """The backend knows the destination; System.Registered.  Now Prefill hears of it."""
@@ -102,7 +96,7 @@ class DecodeSession(Session):
         return self._did("Registered", effects, attempt=attempt)
 
     def can_schedule(self, attempt: int) -> bool:
-        return RC.CanSchedule(self.attempts[attempt])
+        return RC.CanSchedule(self.attempt_state(attempt))
 
     def schedule(self, attempt: int) -> list[Effect]:
         """Inference begins on the destination; System.Schedule."""
@@ -113,7 +107,7 @@ class DecodeSession(Session):
         return self._did("Schedule", [], attempt=attempt)
 
     def can_finish(self, attempt: int) -> bool:
-        return RC.CanFinish(self.attempts[attempt])
+        return RC.CanFinish(self.attempt_state(attempt))
 
     def finish(self, attempt: int) -> list[Effect]:
         """Inference has ended, well or by the client's will; the blocks go back; System.Finish."""
@@ -128,7 +122,7 @@ class DecodeSession(Session):
         return self._did("Finish", effects, attempt=attempt)
 
     def can_abort(self, attempt: int) -> bool:
-        return RC.CanFail(self.attempts[attempt])
+        return RC.CanFail(self.attempt_state(attempt))
 
     def abort(self, attempt: int, reason: str = "") -> list[Effect]:
         """The client gives up, or the deadline passed; System.Abort.  Each member is told once."""
@@ -179,7 +173,7 @@ class DecodeSession(Session):
 
     def is_unanswered(self, transfer: TransferId) -> bool:
         """Is its report owed an answer, and so worth repeating?"""
-        return RD.Unanswered(self.reads[transfer])
+        return RD.Unanswered(self.reads.get(transfer) or RD.Initial())
 
     def resend_report(self, transfer: TransferId) -> list[Effect]:
         """Say again what nobody has answered; System.ResendReport."""
@@ -202,8 +196,10 @@ class DecodeSession(Session):
                 self._on_revoked(message.transfer, effects)
             case RunFailed():
                 self._on_run_failed(message, effects)
+            case Retired():
+                self._on_retired(message)
             case _:
-                raise self._remote("Decode receives READY, COMMITTED, REVOKED and RUN_FAILED only",
+                raise self._remote("Decode receives READY, COMMITTED, REVOKED, RUN_FAILED and RETIRED only",
                                    machine="DecodeSession", state="-", event=message)  # fmt: skip
         return self._did("Deliver", effects, message=message)
 
@@ -245,13 +241,13 @@ class DecodeSession(Session):
     def _refusal(self, ready: Ready) -> str:
         """Why this READY is not read, or nothing."""
         attempt, run = ready.attempt, ready.transfer.run
-        if attempt not in self.attempts:
-            return f"attempt {attempt} is unknown here (finished long ago, or another Decode's)"
-        binding = self.bindings[attempt]
+        binding = self.bindings.get(attempt) or BI.Initial()
         bound = BI.Bind(binding, run) if BI.CanBind(binding) else binding
         if not BI.CanAccept(bound, run):
             return f"attempt {attempt} is bound to run {binding.run}"
-        if not FI.CanRead(self.dests[attempt], self.rank):
+        if not FI.CanRead(self.dest_state(attempt), self.rank):
+            if attempt not in self.attempts:
+                return f"attempt {attempt} is unknown here (over long ago, or another Decode's)"
             return f"attempt {attempt} is {self.attempts[attempt].phase}; its destination is closed"
         return ""
 
@@ -280,7 +276,8 @@ class DecodeSession(Session):
         self._fail(self.readies[transfer].attempt, f"Prefill revoked {transfer}", effects)
 
     def _on_run_failed(self, message: RunFailed, effects: list[Effect]) -> None:
-        if message.attempt not in self.attempts:
+        if message.attempt not in self.attempts:  # its run was made for nobody: without this it would be remembered for ever
+            effects.append(Send(Retire(message.request, message.attempt)))
             return
         binding = self.bindings[message.attempt]
         if BI.CanBind(binding):

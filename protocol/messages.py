@@ -13,8 +13,8 @@ import msgspec
 from tidegate.protocol.errors import RemoteProtocolError
 
 __all__ = [
-    "VERSION", "Abort", "Blocks", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Revoked", "RunFailed", "Start",
-    "TransferId", "decode", "encode",
+    "VERSION", "Abort", "Blocks", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Retire", "Retired", "Revoked",
+    "RunFailed", "Start", "TransferId", "decode", "encode",
 ]  # fmt: skip
 
 VERSION = 2
@@ -117,7 +117,7 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="ABORT"):
 
 
 class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="RUN_FAILED"):
-    """Prefill: run `run` of `attempt` has failed at `member`; no further READY will come."""
+    """Prefill: run `run` of `attempt` has failed at `member`; no further READY will come.  Resent until the attempt is retired."""
 
     request: str
     attempt: int
@@ -126,7 +126,20 @@ class RunFailed(msgspec.Struct, frozen=True, array_like=True, tag="RUN_FAILED"):
     member: int = 0
 
 
-Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed
+class Retire(msgspec.Struct, frozen=True, array_like=True, tag="RETIRE"):
+    """Decode: nothing of attempt `attempt` is read, or asked about, ever again.  Resent until it is answered."""
+
+    request: str
+    attempt: int
+
+
+class Retired(msgspec.Struct, frozen=True, array_like=True, tag="RETIRED"):
+    """Prefill: I have heard that `attempt` is over; you may forget it."""
+
+    attempt: int
+
+
+Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed | Retire | Retired
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

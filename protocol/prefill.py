@@ -15,6 +15,7 @@ A failure concerns one run; nothing here ends the engine.
 from __future__ import annotations
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunStarted, Send
+from tidegate.protocol.forgetting import ForgetsRuns
 from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import pool_object as PO
 from tidegate.protocol.machines import prefill_run as PR
@@ -26,19 +27,20 @@ from tidegate.protocol.messages import (
     ReadDone,
     ReadFailed,
     Ready,
+    Retire,
     Revoked,
     Start,
     TransferId,
 )  # fmt: skip
-from tidegate.protocol.prefill_moves import PrefillMoves, named
+from tidegate.protocol.prefill_moves import named
 
 __all__ = ["PrefillSession"]
 
 
-class PrefillSession(PrefillMoves):
+class PrefillSession(ForgetsRuns):
     """One Prefill rank.  Event methods return the effects to execute, in order (`protocol/effects.py`).
 
-    plan: layer to slot; chunk_tokens: tokens of a full chunk; new_run: a nonce that was never used (an integer > 0), or
+    plan: layer to slot; chunk_tokens: tokens of a full chunk; new_run: a nonce above all that were used (an integer > 0), or
     None if there is none left; incarnation: the nonce of this process's life; member, members: this rank's index in its
     contributor group (`topology`), 0 being the leader, and the group's size; pool: the group's one table of pool objects, shared by
     its members' sessions, which then have one owner thread; lanes: sets of blocks that each slot has, one gate each, so that runs
@@ -158,7 +160,7 @@ class PrefillSession(PrefillMoves):
     def join(self, run: int, start: Start, *, lane: int = 1) -> list[Effect]:
         """The leader has begun `run` for `start` in `lane`: this member runs it too; System.Join."""
         self._need(self.member != 0 and self.can_start(run), "a member joins each run of its leader once",
-                   machine="PrefillRun", state=self.runs.get(run), event=f"Join {run}")  # fmt: skip
+                   machine="PrefillRun", state=self.run_state(run), event=f"Join {run}")  # fmt: skip
         self._begin(run, start, lane)
         return self._did("Join", [RunStarted(run, start)], run=run)
 
@@ -168,7 +170,7 @@ class PrefillSession(PrefillMoves):
         Its open transfers stay open, each until its own verdict: other ranks' failures are no proof that nobody reads.
         """
         self._need(self.can_stop(run), "it has its verdict, or never began here",
-                   machine="PrefillRun", state=self.runs.get(run), event=f"Stop {run}")  # fmt: skip
+                   machine="PrefillRun", state=self.run_state(run), event=f"Stop {run}")  # fmt: skip
         effects: list[Effect] = []
         self._fail(run, f"stopped: {reason or 'it failed at another rank'}", effects, tell=False)
         return self._did("Stop", effects, run=run)
@@ -191,8 +193,10 @@ class PrefillSession(PrefillMoves):
                     raise self._remote(f"this is member {self.member}", machine="PrefillSession", state="-", event=message)
                 for run in [r for r, s in self.runs.items() if s.attempt == message.attempt and PR.CanFail(s)]:
                     self._fail(run, f"aborted by Decode: {message.reason}", effects, tell=False)
+            case Retire():
+                self._on_retire(message, effects)
             case _:
-                raise self._remote("Prefill receives START, READ_DONE, READ_FAILED and ABORT only",
+                raise self._remote("Prefill receives START, READ_DONE, READ_FAILED, ABORT and RETIRE only",
                                    machine="PrefillSession", state="-", event=message)  # fmt: skip
         return self._did("Deliver", effects, message=message)
 
@@ -203,7 +207,7 @@ class PrefillSession(PrefillMoves):
             raise self._remote("a request has at least one token and a positive attempt nonce",
                                machine="PrefillRun", state="-", event=start)  # fmt: skip
         run = self.new_run(self)
-        self._need(run is not None and self.can_start(run), "run nonces never repeat",
+        self._need(run is not None and self.can_start(run), "run nonces grow and never repeat",
                    machine="PrefillRun", state=run, event=start)  # fmt: skip
         assert run is not None
         self._begin(run, start, lane)
@@ -212,6 +216,8 @@ class PrefillSession(PrefillMoves):
 
     def _on_report(self, report: ReadDone | ReadFailed, effects: list[Effect]) -> None:
         ready = self.readies.get(report.transfer)
+        if self.run_state(report.transfer.run).phase == "forgotten":
+            return  # nobody waits for an answer: Decode had retired the attempt
         if ready is None or (ready.slot, ready.epoch, ready.incarnation) != (report.slot, report.epoch, report.incarnation):
             raise self._remote("the report names a transfer that was never published so",
                                machine="Transfer", state=ready, event=report)  # fmt: skip

@@ -36,6 +36,8 @@ class PrefillMoves(Session):
     """The part of PrefillSession that takes no event."""
 
     _tables = ("runs", "slots", "transfers", "pool", "starts", "readies", "lanes")
+    _counters = ("last_run",)
+    _words = ("failures",)
     _settings = ("plan", "chunk_tokens", "incarnation", "member", "members", "new_run")
 
     def __init__(
@@ -61,12 +63,20 @@ class PrefillMoves(Session):
         self.starts: dict[int, Start] = {}
         self.readies: dict[TransferId, Ready] = {}
         self.lanes: dict[int, int] = {}
+        self.failures: dict[int, str] = {}  # why each run failed
+        self.last_run = 0  # the highest nonce that began a run
 
     # ---- what the worker may do now -------------------------------------------------------------------------------
 
+    def run_state(self, run: int) -> PR.State:
+        """The machine of `run`, also of one that never began, or is forgotten."""
+        if (state := self.runs.get(run)) is not None:
+            return state
+        return PR.Forgotten() if 0 < run <= self.last_run else PR.Initial()
+
     def can_start(self, run: int) -> bool:
-        """May `run` be the nonce of a new run?  Nonces never repeat."""
-        return PR.CanStart(self.runs.get(run) or PR.Initial())
+        """May `run` be the nonce of a new run?  Nonces grow, and never repeat."""
+        return PR.CanStart(self.run_state(run))
 
     def step_of(self, run: int) -> TransferId:
         """The next step of `run`: its name is that of the transfer it will publish."""
@@ -88,7 +98,7 @@ class PrefillMoves(Session):
 
     def can_claim(self, run: int) -> bool:
         """Is the gate of the next step's slot open, and can what it needs be loaded?"""
-        if not PR.CanAct(self.runs[run]):
+        if not PR.CanAct(self.run_state(run)):
             return False
         step = self.step_of(run)
         slot = self.slots[self.gate_of(step)]
@@ -100,7 +110,7 @@ class PrefillMoves(Session):
 
         With several members the step is computed only when all agree (`protocol/agreement.py`).
         """
-        if not PR.CanAct(self.runs[run]):
+        if not PR.CanAct(self.run_state(run)):
             return False
         step = self.step_of(run)
         return PB.CanWrite(self.slots[self.gate_of(step)], run) and TR.CanPublish(self.transfers.get(step, TR.Initial()))
@@ -125,18 +135,18 @@ class PrefillMoves(Session):
 
     def can_miss(self, run: int) -> bool:
         """Will what the next step needs never be readable?"""
-        state = self.runs[run]
+        state = self.run_state(run)
         return PR.CanAct(state) and any(PO.Missing(self._object(key)) for key in self.needed(self.step_of(run)))
 
     def can_stop(self, run: int) -> bool:
         """Has the run no verdict here, so that its failure at another member must stop it?"""
-        return PR.CanFail(self.runs.get(run) or PR.Initial())
+        return PR.CanFail(self.run_state(run))
 
     def can_evict(self, key: tuple[int, int]) -> bool:
         return PO.CanEvict(self._object(key))
 
     def can_revoke(self, transfer: TransferId) -> bool:
-        return TR.CanRevoke(self.transfers[transfer])
+        return TR.CanRevoke(self.transfers.get(transfer) or TR.Initial())
 
     def can_release_lane(self, lane: int) -> bool:
         """May the blocks of `lane` be given to other lanes?  Nobody writes or reads them: no run that is in it goes on, and all of
@@ -181,8 +191,8 @@ class PrefillMoves(Session):
 
     def _begin(self, run: int, start: Start, lane: int) -> None:
         chunks = -(-start.tokens // self.chunk_tokens)
-        self.runs[run] = PR.Start(self.runs.get(run) or PR.Initial(), start.attempt, chunks, self.plan.layers)
-        self.starts[run], self.lanes[run] = start, lane
+        self.runs[run] = PR.Start(self.run_state(run), start.attempt, chunks, self.plan.layers)
+        self.starts[run], self.lanes[run], self.last_run = start, lane, max(self.last_run, run)
         for slot in self.plan.slots:  # a lane that nobody was in yet
             self.slots.setdefault((slot, lane), PB.Initial())
 
@@ -212,7 +222,7 @@ class PrefillMoves(Session):
         for key in [key for key in self.pool if key[0] == run]:
             self._spoil(key)
         if PR.CanFail(self.runs[run]):
-            self.runs[run] = PR.Fail(self.runs[run])
+            self.runs[run], self.failures[run] = PR.Fail(self.runs[run]), reason
             effects.append(RunEnded(run, "failed", reason))
             if tell:
                 start = self.starts[run]

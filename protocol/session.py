@@ -2,7 +2,8 @@
 
 Rules: a session has no clock, thread or socket; one owner thread calls it.  Every public event method is one action of
 tla/system/System.tla under the same name; it first asks the machines, then moves them, so a refused event changes nothing.
-Machine states are immutable values kept in dictionaries; a snapshot is those dictionaries.
+Machine states are immutable values kept in dictionaries, for as long as anybody may speak of the work, and no longer; that a
+nonce was used is known afterwards from the highest one, for nonces grow.  A snapshot is those dictionaries, and that number.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Session:
 
     _tables: ClassVar[tuple[str, ...]] = ()
     _settings: ClassVar[tuple[str, ...]] = ()
+    _counters: ClassVar[tuple[str, ...]] = ()
+    _words: ClassVar[tuple[str, ...]] = ()  # dictionaries of what is only said, and decides nothing
 
     def __init__(self, observer: Observer | None = None) -> None:
         self.observer = observer
@@ -37,19 +40,25 @@ class Session:
         """The latest accepted events, oldest first."""
         return tuple(f"{op}({', '.join(f'{name}={value}' for name, value in said.items())})" for op, said in self._story)
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the dictionaries that it keeps."""
+        return (*self._tables, *self._words)
+
     def clone(self) -> Self:
         """An independent copy: both may go on from here (used by the explorer)."""
         twin = object.__new__(type(self))
-        for name in self._settings:
+        for name in (*self._settings, *self._counters):
             setattr(twin, name, getattr(self, name))
-        for name in self._tables:
+        for name in (*self._tables, *self._words):
             setattr(twin, name, dict(getattr(self, name)))
         twin.observer, twin._story = self.observer, self._story.copy()
         return twin
 
-    def snapshot(self) -> tuple[frozenset[tuple[Any, Any]], ...]:
+    def snapshot(self) -> tuple[Any, ...]:
         """The whole state as a hashable value; equal snapshots behave alike."""
-        return tuple(frozenset(getattr(self, name).items()) for name in self._tables)
+        tables = (frozenset(getattr(self, name).items()) for name in self._tables)
+        return (*tables, *(getattr(self, name) for name in self._counters))
 
     def _did(self, op: str, effects: list[Effect], **arguments: Any) -> list[Effect]:
         self._story.append((op, arguments))

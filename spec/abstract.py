@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tidegate.protocol.machines import binding as BI
 from tidegate.protocol.machines import contributor_group as CG
-from tidegate.protocol.machines import failure_invalidation as FI
 from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import pool_object as PO
 from tidegate.protocol.machines import prefill_run as PR
@@ -74,6 +75,13 @@ def _tables(pairs: Iterable[tuple[Any, Any]]) -> Value:
     return function((_value(k), _table(v)) for k, v in pairs)
 
 
+def _runs(members: Iterable[tuple[int, Iterable[tuple[int, PR.State, int]]]]) -> Value:
+    """For whom a forgotten run was begun stays true; only the session does not know it."""
+    return _tables(
+        (m, [(r, msgspec.structs.replace(s, attempt=a) if s.phase == "forgotten" else s) for r, s, a in runs]) for m, runs in members
+    )
+
+
 def _message(m: Label) -> Value:
     return _value_record(m[0], MESSAGES[m[0]], m[1:])
 
@@ -117,14 +125,14 @@ def abstract(w: World) -> dict[str, Value]:
     groups = list(product(attempts, chunks, layers))
     free = CG.Initial(frozenset(members))
     python: dict[str, tuple[Any, Callable[[Any], Value]]] = {
-        "runs": (tuple((m, tuple((r, ps[m].runs.get(r, PR.Initial())) for r in runs)) for m in members), _tables),
+        "runs": (tuple((m, tuple((r, ps[m].run_state(r), w.oracle.attempt_of.get(r, 0)) for r in runs)) for m in members), _runs),
         "slots": (tuple((m, tuple((i, ps[m].slots.get(i, PB.Initial())) for i in w.gates)) for m in members), _tables),
         "transfers": (tuple((t, ps[t[3]].transfers.get(TransferId(*t), TR.Initial())) for t in transfers), _table),
         "pool": (tuple((k, ps[0].pool.get(k, PO.Initial())) for k in product(runs, chunks)), _table),
-        "lane": (tuple((r, ps[0].lanes.get(r, 0)) for r in runs), _table),
+        "lane": (tuple((r, w.lane.get(r, 0)) for r in runs), _table),
         "attempts": (tuple((a, d.attempts.get(a, RC.Initial())) for a in attempts), _table),
         "bindings": (tuple((a, d.bindings.get(a, BI.Initial())) for a in attempts), _table),
-        "dests": (tuple((a, d.dests.get(a, FI.Initial())) for a in attempts), _table),
+        "dests": (tuple((a, d.dest_state(a)) for a in attempts), _table),
         "groups": (tuple((g, d.groups.get(g, free)) for g in groups), _table),
         "reads": (tuple((t, d.reads.get(TransferId(*t), RD.Initial())) for t in transfers), _table),
         "block": (tuple((a, w.block.get(a, 0)) for a in attempts), _table),

@@ -21,7 +21,7 @@ FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "r
 
 INVARIANTS = (
     "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
-    "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak",
+    "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak", "AnswerDue", "NothingKept",
 )  # fmt: skip
 
 CHUNK_TOKENS = 4
@@ -32,6 +32,7 @@ _NAMES = {
     "MaxUnknown": "unknown", "MaxSaveFail": "save", "MaxLoadFail": "load", "MaxEvict": "evict", "MaxAbort": "abort",
     "MaxRevoke": "revoke", "IndexerBlocks": "indexer_blocks",
 }  # fmt: skip
+_FLAGS = {"ReadLease": "read_lease", "Retiring": "retiring"}
 _SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks", "Lanes": "lanes"}
 
 
@@ -42,7 +43,8 @@ class Bounds:
     shared: the layers that share slots; chunks: the most that a run has; prompts: chunks of attempt 1, 2, ... (all `chunks`
     if absent; the last one counts for the rest); requests: request ids of attempt 1, 2, ... likewise: by default one id for
     all, the hardest case.  members: of the contributor group; indexer_blocks: of a step, which the members share out; lanes: sets of
-    blocks that a slot has; order: the model's constraint on what comes first, `Eager`, `Calm` or none.
+    blocks that a slot has; order: the model's constraint on what comes first, `Eager`, `Calm` or none; retiring: do sessions forget
+    what is over?
     """
 
     layers: int = 1
@@ -53,6 +55,7 @@ class Bounds:
     attempts: int = 1
     blocks: int = 1
     read_lease: bool = False
+    retiring: bool = False
     loss: int = 0
     dup: int = 0
     fail: int = 0
@@ -110,8 +113,8 @@ class Bounds:
                 out["members"] = len(value)
             elif name == "Shared":
                 out["shared"] = value
-            elif name == "ReadLease":
-                out["read_lease"] = value == TRUE
+            elif name in _FLAGS:
+                out[_FLAGS[name]] = value == TRUE
             elif name in _NAMES:
                 out[_NAMES[name]] = value
             else:
@@ -130,7 +133,7 @@ class Bounds:
         constants = {name: show(value) for name, value in sets.items()} | {"Shared": show(self.shared)}
         constants |= {name: str(getattr(self, field)) for name, field in _NAMES.items()}
         constants["Members"] = show(frozenset(range(self.members)))
-        constants["ReadLease"] = str(self.read_lease).upper()
+        constants |= {name: str(getattr(self, field)).upper() for name, field in _FLAGS.items()}
         lines = [f"    {name} = {value}" for name, value in constants.items()]
         order = [f"ACTION_CONSTRAINT {self.order}"] if self.order else []
         return "\n".join(["SPECIFICATION Spec", "CONSTANTS", *lines, "    ChunksOf <- AllChunks", *order,

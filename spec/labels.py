@@ -16,6 +16,8 @@ from tidegate.protocol.messages import (
     ReadDone,
     ReadFailed,
     Ready,
+    Retire,
+    Retired,
     Revoked,
     RunFailed,
     Start,
@@ -33,13 +35,15 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "ResendReport": ("transfer",), "ResendReady": ("transfer",), "Claim": ("member", "run"), "Write": ("member", "run"),
     "Miss": ("member", "run"), "Join": ("member", "run"), "Stop": ("member", "run"),
     "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
-    "Revoke": ("transfer",), "Deliver": ("message", "keep"), "Lose": ("message",),
+    "Revoke": ("transfer",), "Retire": ("attempt",), "Heed": ("member", "run"), "Forget": ("member", "run"),
+    "ResendFailed": ("run",),
+    "Deliver": ("message", "keep"), "Lose": ("message",),
 }  # fmt: skip
 """Deliver of a START has one more, the lane of the run that it begins: `arguments`."""
 MESSAGES: dict[str, tuple[str, ...]] = {
     "START": ("attempt",), "ABORT": ("attempt", "member"), "READY": ("transfer", "attempt", "epoch", "final"),
     "READ_DONE": ("transfer",), "READ_FAILED": ("transfer",), "COMMITTED": ("transfer",), "REVOKED": ("transfer",),
-    "RUN_FAILED": ("run", "attempt", "member"),
+    "RUN_FAILED": ("run", "attempt", "member"), "RETIRE": ("attempt",), "RETIRED": ("attempt",),
 }  # fmt: skip
 
 
@@ -71,5 +75,9 @@ def named(m: Message) -> Label:
             return ("REVOKED", short(m.transfer))
         case RunFailed():
             return ("RUN_FAILED", m.run, m.attempt, m.member)
+        case Retire():
+            return ("RETIRE", m.attempt)
+        case Retired():
+            return ("RETIRED", m.attempt)
         case Blocks():
             raise ValueError(f"{m} is between engines: no session sends it, and System.tla does not know it")

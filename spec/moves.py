@@ -46,8 +46,12 @@ class Moves:
         order = self.bounds.order
         if order and any(x[0] in ("attend", "save") for x in self.io):
             return [label for label in self.device() if label[0] in ("LayerDone", "SaveEnd")]
-        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.faults, self.network)
-        return [label for part in parts if order != "Calm" or part != self.resend for label in part()]
+        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.faults, self.forgetting, self.network)
+        return [label for part in parts for label in part() if order != "Calm" or not self.is_again(label)]
+
+    def is_again(self, label: Label) -> bool:
+        """Is it said a second time, which is of use only where something may be lost?"""
+        return label[0] in ("ResendReady", "ResendReport", "ResendFailed") or (label[0] == "Retire" and ("RETIRED", label[1]) in self.net)
 
     def left(self, fault: str) -> bool:
         return bool(self.used[fault] < self.limits[fault])
@@ -68,8 +72,9 @@ class Moves:
             return
         for m, run in self.running:
             if m == 0:
-                yield from (("Join", n, run) for n in range(1, len(self.prefills)) if (n, run) not in self.running)
-            told = any((n, run, "failed") in self.oracle.verdicts for n in range(len(self.prefills)) if n != m)
+                yield from (("Join", n, run) for n in range(1, len(self.prefills)) if run == self.prefills[n].last_run + 1)
+            others = [n for n in range(len(self.prefills)) if n != m and (n, run) in self.running]
+            told = any((n, run, "failed") in self.oracle.verdicts for n in others)
             if told and self.prefills[m].can_stop(run):
                 yield ("Stop", m, run)
 
@@ -130,6 +135,23 @@ class Moves:
                 if self.prefills[0].can_evict(key):
                     yield ("Evict", key)
 
+    def forgetting(self) -> Iterator[Label]:
+        """RETIRE, and what follows from it."""
+        if not self.bounds.retiring:
+            return
+        for a in self.block:
+            if self.decode.can_retire(a) and ("RETIRE", a) not in self.net:
+                yield ("Retire", a)
+        for m, run in self.running:
+            p, leader = self.prefills[m], self.prefills[0]
+            if m == 0 and p.is_untold(run) and ("RUN_FAILED", run, self.oracle.attempt_of[run], 0) not in self.net:
+                yield ("ResendFailed", run)
+            if m > 0 and leader.is_retired(run) and p.can_heed(run):
+                yield ("Heed", m, run)
+            others = [n for n in range(1, len(self.prefills)) if (n, run) in self.running or self.prefills[n].last_run < run]
+            if p.can_forget(run) and (leader.is_over(run) if m > 0 else not others):
+                yield ("Forget", m, run)
+
     def network(self) -> Iterator[Label]:
         for m in sorted(self.net):
             if self.left("loss"):
@@ -141,4 +163,4 @@ class Moves:
 
     def new_run(self, session: PrefillSession) -> int | None:
         """The lowest nonce that may begin a run, of those that the bounds allow; they are used in order."""
-        return next((r for r in range(1, min(len(session.runs) + 1, self.bounds.runs) + 1) if session.can_start(r)), None)
+        return next((r for r in range(1, min(session.last_run + 1, self.bounds.runs) + 1) if session.can_start(r)), None)

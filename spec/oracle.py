@@ -169,6 +169,14 @@ class Oracle:
                 self.wrong.append(f"run {run} failed although nothing happened to it, nor to its attempt {attempt}")
         self.verdicts.add((member, run, verdict))
 
+    def forgets(self, member: int, run: int, io: Iterable[Io]) -> None:
+        """A member of Prefill forgets the run."""
+        if not {(member, run, "done"), (member, run, "failed")} & self.verdicts:
+            self.wrong.append(f"run {run} is forgotten before it has a verdict")
+        for x in io:
+            if x[0] in ("attend", "save", "load") and (x[1][3], x[1][0]) == (member, run):  # type: ignore[index]
+                self.wrong.append(f"run {run} is forgotten while the {x[0]} of {say(x[1])} is under way")  # type: ignore[arg-type]
+
     # ---- Decode ---------------------------------------------------------------------------------------------------
 
     def begins_read(self, t: T, attempt: int, owns: bool, registered: bool) -> None:

@@ -13,7 +13,7 @@ from tidegate.spec.oracle import say, say_place
 if TYPE_CHECKING:
     from tidegate.spec.world import World
 
-__all__ = ["at_rest", "leaks", "tombstones", "waiting"]
+__all__ = ["at_rest", "leaks", "remembered", "tombstones", "waiting"]
 
 
 def waiting(w: World) -> list[str]:
@@ -25,6 +25,7 @@ def waiting(w: World) -> list[str]:
     out += [f"run {r} has no verdict{f' at member {m}' if m else ''}" for m, r in w.running if (m, r) not in ended]
     out += [f"attempt {a} has no verdict" for a in w.block if a not in o.failed and a not in o.finished]
     out += [f"{label[0]} {say(label[1])} is still due" for label in w.resend()]
+    out += [f"{label[0]} {label[1]} is still due" for label in w.forgetting()]
     return out
 
 
@@ -33,9 +34,10 @@ def at_rest(w: World) -> bool:
     return (
         not w.io
         and len(o.failed) + len(o.finished) >= len(w.block)
-        and len({(m, run) for m, run, _ in o.verdicts}) >= len(w.running)
+        and {(m, run) for m, run, _ in o.verdicts} >= w.running.keys()
         and all(m[0] == "START" for m in w.net)
         and not any(True for _ in w.resend())
+        and not any(True for _ in w.forgetting())
     )
 
 
@@ -66,6 +68,15 @@ def leaks(w: World) -> list[str]:
         if o.pins or o.phase == "writing":
             out.append(f"leak: at rest object {key} is {o.phase} with pins {sorted(o.pins)}")
     for key in sorted(w.oracle.whole):
-        if not w.prefill.can_evict(key):
+        if key in w.prefill.pool and not w.prefill.can_evict(key):
             out.append(f"leak: at rest object {key} holds every layer, but can be neither read nor evicted")
+    if w.bounds.retiring:
+        out += [f"leak: at rest {what}" for what in remembered(w)]
     return out
+
+
+def remembered(w: World) -> list[str]:
+    """What the sessions remember of requests, each in words: they are all over."""
+    sides = [*((f"Prefill{f' member {p.member}' if p.member else ''}", p) for p in w.prefills), ("Decode", w.decode)]
+    tables = [(side, session, name) for side, session in sides for name in session.tables]
+    return [f"{side} remembers {name} of {key}" for side, session, name in tables if name != "slots" for key in getattr(session, name)]

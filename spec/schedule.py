@@ -69,7 +69,8 @@ def replay(
     decode: type[DecodeSession] = DecodeSession,
 ) -> Replay:
     """Apply `labels` one after another, then drain; stops at the first thing that the oracle calls wrong.  That a record of
-    what is over has changed is told where nothing worse comes of it.  prefill, decode: the sessions, if not our own."""
+    what is over has changed, and is not forgotten, is told where nothing worse comes of it.  prefill, decode: the sessions, if not
+    our own."""
     world, changed = World(bounds, prefill, decode), list[str]()
     for number, label in enumerate(labels, 1):
         if label not in world.moves():
@@ -78,7 +79,7 @@ def replay(
         if wrong := _step(world, label):
             return Replay(wrong)
         after = tombstones(world)
-        changed += [f"{name} ended as {old}, and is {after.get(name)} later" for name, old in before.items() if after.get(name) != old]
+        changed += [f"{name} ended as {old}, and is {after[name]} later" for name, old in before.items() if after.get(name, old) != old]
     return Replay(drain(world) or changed)
 
 

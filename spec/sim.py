@@ -52,7 +52,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         attempts=attempts, blocks=rng.randint(1, 3), read_lease=lease, loss=rng.choice((0, 3, 20)), dup=rng.choice((0, 3, 20)),
         revoke=rng.choice((1, 4)) if lease else 0, prompts=tuple(rng.randint(1, chunks) for _ in range(attempts)),
         members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
-        fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort,
+        fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=rng.random() < 0.5,
     )  # fmt: skip
 
 

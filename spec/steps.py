@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, Send
+from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunStarted, Send
 from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
 from tidegate.spec.labels import Label, short
 from tidegate.spec.oracle import EMPTY, JUNK, NOWHERE, Content, Place, T, holds, say
@@ -187,7 +187,7 @@ def miss(w: World, member: int, run: int) -> list[Effect]:
 
 def join(w: World, member: int, run: int) -> list[Effect]:
     leader = w.prefill
-    return w.prefills[member].join(run, leader.starts[run], lane=leader.lanes[run])
+    return w.prefills[member].join(run, leader.starts[run], lane=w.lane[run])
 
 
 def stop(w: World, member: int, run: int) -> list[Effect]:
@@ -219,6 +219,24 @@ def resend_ready(w: World, t: T) -> list[Effect]:
     return w.prefills[t[3]].resend_ready(TransferId(*t))
 
 
+def retire(w: World, attempt: int) -> list[Effect]:
+    return w.decode.retire(attempt)
+
+
+def heed(w: World, member: int, run: int) -> list[Effect]:
+    return w.prefills[member].heed(run)
+
+
+def forget(w: World, member: int, run: int) -> list[Effect]:
+    w.oracle.forgets(member, run, w.io)
+    w.running.pop((member, run))
+    return w.prefills[member].forget(run)
+
+
+def resend_failed(w: World, run: int) -> list[Effect]:
+    return w.prefill.resend_failed(run)
+
+
 def deliver(w: World, m: Label, keep: bool, lane: int = 1) -> list[Effect]:
     message = w.net[m]
     if keep:
@@ -226,8 +244,10 @@ def deliver(w: World, m: Label, keep: bool, lane: int = 1) -> list[Effect]:
     else:
         del w.net[m]
     if m[0] == "START":
-        return w.prefill.receive(message, lane=lane) if lane > 1 else w.prefill.receive(message)
-    if m[0] in ("READ_DONE", "READ_FAILED", "ABORT"):
+        effects = w.prefill.receive(message, lane=lane) if lane > 1 else w.prefill.receive(message)
+        w.lane.update((effect.run, lane) for effect in effects if isinstance(effect, RunStarted))
+        return effects
+    if m[0] in ("READ_DONE", "READ_FAILED", "ABORT", "RETIRE"):
         return w.prefills[w.member_of(("Deliver", m, keep))].receive(message)
     if m[0] == "RUN_FAILED":
         w.oracle.heard.setdefault(m[2], m[1])
@@ -244,5 +264,6 @@ STEPS: dict[str, Callable[..., Any]] = {
     "Admit": admit, "Registered": registered, "Schedule": schedule, "Finish": finish, "Abort": abort, "ReadEnd": read_end,
     "Landed": landed, "ResendReport": resend_report, "Claim": claim, "Write": write, "LayerDone": layer_done,
     "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "Evict": evict, "Revoke": revoke, "ResendReady": resend_ready,
-    "Join": join, "Stop": stop, "Deliver": deliver, "Lose": lose,
+    "Join": join, "Stop": stop, "Retire": retire, "Heed": heed, "Forget": forget, "ResendFailed": resend_failed,
+    "Deliver": deliver, "Lose": lose,
 }  # fmt: skip

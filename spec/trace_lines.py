@@ -77,19 +77,20 @@ ROLE_OF = {
     "Admit": "decode", "Registered": "decode", "Schedule": "decode", "Finish": "decode", "Abort": "decode",
     "ReadEnd": "decode", "Landed": "decode", "ResendReport": "decode", "Claim": "prefill", "Write": "prefill",
     "Miss": "prefill", "LayerDone": "prefill", "Revoke": "prefill", "ResendReady": "prefill", "SaveEnd": "prefill",
-    "LoadEnd": "prefill", "Evict": "prefill", "Deliver": "both",
+    "LoadEnd": "prefill", "Evict": "prefill", "Retire": "decode", "Forget": "prefill", "ResendFailed": "prefill", "Deliver": "both",
 }  # fmt: skip
 _A, _R, _T = {"attempt": int}, {"run": int}, {"transfer": Transfer}
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "Admit": _A, "Registered": _A, "Schedule": _A, "Finish": _A, "Abort": _A, "Claim": _R, "Write": _R, "Miss": _R,
+    "Admit": _A, "Registered": _A, "Schedule": _A, "Finish": _A, "Abort": _A, "Retire": _A, "Claim": _R, "Write": _R, "Miss": _R,
+    "Forget": _R, "ResendFailed": _R,
     "LayerDone": _T, "Revoke": _T, "ResendReady": _T, "ResendReport": _T, "Landed": _T | _A,
     "SaveEnd": _T | {"ok": bool}, "LoadEnd": _T | {"ok": bool}, "Evict": {"object": tuple[int, int]},
     "ReadEnd": _T | _A | {"how": Literal["ok", "quiet", "unknown"]}, "Deliver": {"message": dict[str, Any]},
 }  # fmt: skip
 MESSAGES = {kind.__struct_config__.tag: kind for kind in Message.__args__}
 RECEIVED = {
-    "prefill": ("START", "READ_DONE", "READ_FAILED", "ABORT"),
-    "decode": ("READY", "COMMITTED", "REVOKED", "RUN_FAILED"),
+    "prefill": ("START", "READ_DONE", "READ_FAILED", "ABORT", "RETIRE"),
+    "decode": ("READY", "COMMITTED", "REVOKED", "RUN_FAILED", "RETIRED"),
 }  # fmt: skip
 
 

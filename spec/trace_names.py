@@ -90,10 +90,10 @@ def abstract(names: Names, line: Line) -> dict[str, Any]:
     """The message of a Deliver as System keeps it. Raises TraceRefused where the rest of it is not what was said."""
     message, where = line.arguments["message"], line.where
     tag = tag_of(message)
-    if tag in ("START", "ABORT"):
+    if tag in ("START", "ABORT", "RETIRE", "RETIRED"):
         _expect(where, tag, "incarnation", getattr(message, "incarnation", names.decode.incarnation), names.decode.incarnation)
         out = {"op": tag, "attempt": names.attempt(where, message.attempt)}
-        return out if tag == "START" else out | {"member": _member(where, tag, message.member)}
+        return out | {"member": _member(where, tag, message.member)} if tag == "ABORT" else out
     if tag == "RUN_FAILED":
         names.step(where, message.run, 1, 1, 0)
         _expect(where, tag, "attempt", message.attempt, names.started[message.run].attempt)

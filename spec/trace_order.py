@@ -16,8 +16,9 @@ __all__ = ["merge"]
 Key = tuple[Any, ...]
 PHRASES = {
     "READY": "no Write of that step", "COMMITTED": "no READ_DONE of it was delivered to Prefill",
-    "REVOKED": "no report of it was delivered to Prefill", "RUN_FAILED": "no Miss, failed LoadEnd or Revoke of that run",
-    "START": "no Registered of that attempt", "ABORT": "no Abort of that attempt",
+    "REVOKED": "no report of it was delivered to Prefill", "RUN_FAILED": "no Miss, failed LoadEnd, Revoke or ResendFailed of that run",
+    "START": "no Registered of that attempt", "ABORT": "no Abort of that attempt", "RETIRE": "no Retire of that attempt",
+    "RETIRED": "no RETIRE of it was delivered to Prefill",
     "READ_DONE": "no ReadEnd ok of it", "READ_FAILED": "neither a failed ReadEnd of it nor a READY of it that could be refused",
 }  # fmt: skip
 """Why a message of this type cannot have been sent."""
@@ -88,7 +89,7 @@ def _sent_by_prefill(file: File) -> dict[Key, int]:
             count = written[a["run"]] = written.get(a["run"], 0) + 1
             chunk, layer = divmod(count - 1, file.header.layers)
             sent.setdefault(("READY", a["run"], chunk + 1, layer + 1), index)
-        elif line.op == "Miss":
+        elif line.op in ("Miss", "ResendFailed"):
             sent.setdefault(("RUN_FAILED", a["run"]), index)
         elif line.op == "Revoke" or (line.op == "LoadEnd" and not a["ok"]):
             sent.setdefault(("RUN_FAILED", a["transfer"][0]), index)
@@ -97,6 +98,8 @@ def _sent_by_prefill(file: File) -> dict[Key, int]:
             sent.setdefault(("REVOKED", *step), index)
             if tag == "READ_DONE":
                 sent.setdefault(("COMMITTED", *step), index)
+        elif line.op == "Deliver" and tag_of(a["message"]) == "RETIRE":
+            sent.setdefault(("RETIRED", a["message"].attempt), index)
     return sent
 
 
@@ -108,8 +111,8 @@ def _sent_by_decode(file: File) -> dict[Key, int]:
         a = line.arguments
         if line.op == "Registered":
             sent.setdefault(("START", a["attempt"]), index)
-        elif line.op == "Abort":
-            sent.setdefault(("ABORT", a["attempt"]), index)
+        elif line.op in ("Abort", "Retire"):
+            sent.setdefault((line.op.upper(), a["attempt"]), index)
         elif line.op == "ReadEnd":
             sent.setdefault(("READ_DONE" if a["how"] == "ok" else "READ_FAILED", *a["transfer"][:3]), index)
         elif line.op == "Deliver" and tag_of(a["message"]) == "READY":

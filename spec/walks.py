@@ -112,7 +112,7 @@ def _decode_event(session: DecodeSession, line: Line) -> None:
     match line.op:
         case "Admit":
             session.admit(a["attempt"], request="", tokens=1)
-        case "Registered" | "Schedule" | "Finish" | "Abort":
+        case "Registered" | "Schedule" | "Finish" | "Abort" | "Retire":
             getattr(session, line.op.lower())(a["attempt"])
         case "ReadEnd":
             session.read_end(TransferId(*a["transfer"]), a["how"])
@@ -127,8 +127,10 @@ def _decode_event(session: DecodeSession, line: Line) -> None:
 def _prefill_event(session: PrefillSession, line: Line) -> None:
     a: dict[str, Any] = line.arguments
     match line.op:
-        case "Claim" | "Write" | "Miss":
+        case "Claim" | "Write" | "Miss" | "Heed" | "Forget":
             getattr(session, line.op.lower())(a["run"])
+        case "ResendFailed":
+            session.resend_failed(a["run"])
         case "LayerDone":
             session.layer_done(TransferId(*a["transfer"]))
         case "SaveEnd":

@@ -56,6 +56,7 @@ class World(Moves):
         self.used = dict.fromkeys(FAULTS, 0)
         self.net: dict[Label, Message] = {}
         self.block: dict[int, int] = {}
+        self.lane: dict[int, int] = {}  # of each run that was begun
         self.mem: dict[int, dict[tuple[int, int], Content]] = {m: dict.fromkeys(self.gates, EMPTY) for m in range(bounds.members)}
         self.pooled: set[T] = set()
         self.objects: dict[tuple[int, int], None] = {}  # (run, chunk) of every save that began, in order
@@ -78,7 +79,7 @@ class World(Moves):
 
     def place(self, t: T) -> Place:
         """Where step t is computed."""
-        return t[3], (self.plan.slot_of(t[2]), self.prefills[t[3]].lanes[t[0]])
+        return t[3], (self.plan.slot_of(t[2]), self.lane[t[0]])
 
     def held(self, place: Place) -> Content:
         return self.mem[place[0]][place[1]]
@@ -94,7 +95,7 @@ class World(Moves):
         twin.prefills, twin.decode, twin.oracle = tuple(p.clone() for p in self.prefills), self.decode.clone(), self.oracle.clone()
         for p in twin.prefills:
             p.pool = twin.prefill.pool  # it is the group's
-        for name in ("used", "net", "block", "objects", "io", "running", "readies", "reports"):
+        for name in ("used", "net", "block", "lane", "objects", "io", "running", "readies", "reports"):
             setattr(twin, name, dict(getattr(self, name)))
         for name in ("pooled", "registering", "is_registered"):
             setattr(twin, name, set(getattr(self, name)))
@@ -109,7 +110,7 @@ class World(Moves):
             tuple(self.used.values()),
             *(tuple(tuple(contents.values()) for contents in held.values()) for held in (self.mem, self.dest)), frozenset(self.net),
             *(frozenset(getattr(self, name)) for name in ("pooled", "registering", "is_registered", "objects", "running")),
-            *(frozenset(getattr(self, name).items()) for name in ("block", "io", "readies", "reports")),
+            *(frozenset(getattr(self, name).items()) for name in ("block", "lane", "io", "readies", "reports")),
         )  # fmt: skip
 
     def abstract(self) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class World(Moves):
     @staticmethod
     def member_of(label: Label) -> int:
         """Whose session a label of Prefill calls."""
-        if label[0] in ("Claim", "Write", "Miss", "Join", "Stop"):
+        if label[0] in ("Claim", "Write", "Miss", "Join", "Stop", "Heed", "Forget"):
             return int(label[1])
         if label[0] == "Deliver":
             about = label[1]
@@ -153,7 +154,7 @@ class World(Moves):
                 pass  # begun by Write, which knows whether the contents are right
             case BeginLoad():
                 t = short(effect.transfer)
-                place = t[3], (effect.slot, self.prefills[t[3]].lanes[t[0]])
+                place = t[3], (effect.slot, self.lane[t[0]])
                 self.mem[place[0]][place[1]] = JUNK
                 self.io["load", t] = place
             case BeginRead():
@@ -199,10 +200,10 @@ class World(Moves):
         """Prefill has published t: from here on its slot waits for a verdict."""
         if isinstance(message, Ready):
             self.readies[t] = named(message)
-            self.oracle.published[t] = t[3], (message.slot, self.prefills[t[3]].lanes[t[0]])
+            self.oracle.published[t] = t[3], (message.slot, self.lane[t[0]])
 
     def _begin_read(self, ready: Ready) -> None:
         t, a, o = short(ready.transfer), ready.attempt, self.oracle
         o.begins_read(t, a, o.owner.get(self.block.get(a, 0)) == a, a in self.is_registered)
-        place = t[3], (ready.slot, self.prefills[t[3]].lanes[t[0]])
+        place = t[3], (ready.slot, self.lane[t[0]])
         self.io["read", t, a, holds(self.held(place), t)] = place

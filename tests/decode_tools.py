@@ -20,7 +20,7 @@ from tidegate.engine.slot_layout import VERSION as LAYOUT_VERSION
 from tidegate.engine.slot_layout import Area, SlotLayout, layout_digest
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.engine.step_blocks import blocks_of
-from tidegate.protocol.messages import VERSION, Blocks, Committed, Message, Ready, Start, TransferId, decode, encode
+from tidegate.protocol.messages import VERSION, Blocks, Committed, Message, Ready, Retire, Retired, Start, TransferId, decode, encode
 
 KINDS = (RowKind("main", "float32", 4), RowKind("index", "float32", 2))
 BLOCK, SLOT_OF_LAYER, SOURCE_BLOCKS = 4, (0, 1, 0), 6
@@ -68,10 +68,14 @@ class Prefill:
         return self.socket.recv_multipart() if self.socket.poll(5000) else [b"", b""]
 
     def hear(self) -> Message | None:
-        """The next message, or None: Decode is silent."""
+        """The next message that a test asks for, or None: Decode is silent.  RETIRE is answered as Prefill does."""
         if not self._heard:
             _, *self._heard = self._frames()
-        return decode(data) if (data := self._heard.pop(0)) else None
+        message = decode(data) if (data := self._heard.pop(0)) else None
+        if not isinstance(message, Retire):
+            return message
+        self.say(Retired(message.attempt))
+        return self.hear()
 
     def say(self, message: Message, *, told: bool = True) -> None:
         """told: with the list of blocks that a READY names before it."""

@@ -8,8 +8,11 @@ A run is done only when it has computed everything and every transfer
 has ended with done; a transfer that ends otherwise fails the run.
 A failed run computes nothing more, but its open transfers stay open
 until each has its own verdict: a failure is no proof that nobody reads.
+It is forgotten once Decode has retired its attempt, every transfer has
+its verdict, and no copy of it is under way: nobody can ask about it any
+more.  Its nonce stays used.
 
-sha256: 9b5f669d7cad88e7990dab975bf1395453129824ca8bfc0840e148298e2db192
+sha256: 913a09e0c366a5e92225d9764b1b5256aa32b94b09d62e1f04e6f381506257b8
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, interval, no_case
+from tidegate.protocol._runtime import BOOLEAN, Powerset, Records, interval, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
-    """[phase, attempt, chunks, layers, chunk, layer, open] in tla/machines/PrefillRun.tla."""
+    """[phase, attempt, chunks, layers, chunk, layer, open, retired] in tla/machines/PrefillRun.tla."""
 
     phase: str
     attempt: Any
@@ -32,6 +35,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
     chunk: int
     layer: int
     open: frozenset[Any]
+    retired: bool
 
 
 class EventAttemptChunksLayers(msgspec.Struct, frozen=True, gc=False):
@@ -57,53 +61,69 @@ class EventTransfer(msgspec.Struct, frozen=True, gc=False):
     transfer: Any
 
 
+class EventHeld(msgspec.Struct, frozen=True, gc=False):
+    """[op, held] in tla/machines/PrefillRun.tla."""
+
+    op: str
+    held: frozenset[Any]
+
+
 class Event(msgspec.Struct, frozen=True, gc=False):
     """[op] in tla/machines/PrefillRun.tla."""
 
     op: str
 
 
-AnyEvent: TypeAlias = EventAttemptChunksLayers | Event | EventTransfer | EventTransfers
+AnyEvent: TypeAlias = EventAttemptChunksLayers | EventHeld | Event | EventTransfer | EventTransfers
 
 RECORDS: dict[frozenset[str], Any] = {
-    frozenset(('attempt', 'chunk', 'chunks', 'layer', 'layers', 'open', 'phase')): State,
+    frozenset(('attempt', 'chunk', 'chunks', 'layer', 'layers', 'open', 'phase', 'retired')): State,
     frozenset(('attempt', 'chunks', 'layers', 'op')): EventAttemptChunksLayers,
     frozenset(('op', 'transfers')): EventTransfers,
     frozenset(('op', 'transfer')): EventTransfer,
+    frozenset(('held', 'op')): EventHeld,
     frozenset(('op',)): Event,
 }
 CONSTANTS: tuple[str, ...] = ("Attempts", "MaxChunks", "MaxLayers", "Transfers",)
 
 
 def NoAttempt() -> int:
-    """[tla/machines/PrefillRun.tla:15]"""
+    """[tla/machines/PrefillRun.tla:18]"""
     return 0
 
 
 def States(*, Attempts: Any, MaxChunks: Any, MaxLayers: Any, Transfers: Any) -> Set[State]:
-    """[tla/machines/PrefillRun.tla:17]"""
-    return Records(State, phase=frozenset(('idle', 'running', 'computed', 'done', 'failed')), attempt=Attempts | frozenset((NoAttempt(),)), chunks=interval(0, MaxChunks), layers=interval(0, MaxLayers), chunk=interval(1, MaxChunks + 1), layer=interval(1, MaxLayers), open=Powerset(Transfers))
+    """[tla/machines/PrefillRun.tla:20]"""
+    return Records(State, phase=frozenset(('idle', 'running', 'computed', 'done', 'failed', 'forgotten')), attempt=Attempts | frozenset((NoAttempt(),)), chunks=interval(0, MaxChunks), layers=interval(0, MaxLayers), chunk=interval(1, MaxChunks + 1), layer=interval(1, MaxLayers), open=Powerset(Transfers), retired=BOOLEAN)
 
 
 def Initial() -> State:
-    """[tla/machines/PrefillRun.tla:25]"""
-    return State(phase='idle', attempt=NoAttempt(), chunks=0, layers=0, chunk=1, layer=1, open=frozenset())
+    """[tla/machines/PrefillRun.tla:29]"""
+    return State(phase='idle', attempt=NoAttempt(), chunks=0, layers=0, chunk=1, layer=1, open=frozenset(), retired=False)
+
+
+def Forgotten() -> State:
+    """All that is left of a run: its nonce was used.
+
+    [tla/machines/PrefillRun.tla:32]
+    """
+    return (lambda _0: State(phase='forgotten', attempt=_0.attempt, chunks=_0.chunks, layers=_0.layers, chunk=_0.chunk, layer=_0.layer, open=_0.open, retired=_0.retired))(Initial())
 
 
 def CanStart(s: State) -> bool:
-    """[tla/machines/PrefillRun.tla:28]"""
+    """[tla/machines/PrefillRun.tla:34]"""
     return s.phase == 'idle'
 
 
 def Start(s: State, a: Any, chunks: int, layers: int) -> State:
-    """[tla/machines/PrefillRun.tla:29]"""
-    return State(phase='running', attempt=a, chunks=chunks, layers=layers, chunk=s.chunk, layer=s.layer, open=s.open)
+    """[tla/machines/PrefillRun.tla:35]"""
+    return State(phase='running', attempt=a, chunks=chunks, layers=layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=s.retired)
 
 
 def CanAct(s: State) -> bool:
     """May this run take or write a slot?
 
-    [tla/machines/PrefillRun.tla:32]
+    [tla/machines/PrefillRun.tla:38]
     """
     return s.phase == 'running'
 
@@ -111,57 +131,91 @@ def CanAct(s: State) -> bool:
 def CanAdvance(s: State) -> bool:
     """The step (chunk, layer) has been written and published as transfers ts.
 
-    [tla/machines/PrefillRun.tla:35]
+    [tla/machines/PrefillRun.tla:41]
     """
     return s.phase == 'running'
 
 
 def Advance(s: State, ts: frozenset[Any]) -> State:
-    """[tla/machines/PrefillRun.tla:36]"""
+    """[tla/machines/PrefillRun.tla:42]"""
     over = s.layer == s.layers
-    return State(phase='computed' if over and s.chunk == s.chunks else s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk + 1 if over else s.chunk, layer=1 if over else s.layer + 1, open=s.open | ts)
+    return State(phase='computed' if over and s.chunk == s.chunks else s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk + 1 if over else s.chunk, layer=1 if over else s.layer + 1, open=s.open | ts, retired=s.retired)
 
 
 def CanClose(s: State, t: Any) -> bool:
     """Transfer t has its verdict.
 
-    [tla/machines/PrefillRun.tla:44]
+    [tla/machines/PrefillRun.tla:50]
     """
     return t in s.open
 
 
 def Close(s: State, t: Any) -> State:
-    """[tla/machines/PrefillRun.tla:45]"""
-    return State(phase=s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open - {t})
+    """[tla/machines/PrefillRun.tla:51]"""
+    return State(phase=s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open - {t}, retired=s.retired)
 
 
 def CanFail(s: State) -> bool:
-    """[tla/machines/PrefillRun.tla:47]"""
+    """[tla/machines/PrefillRun.tla:53]"""
     return s.phase in {'running', 'computed'}
 
 
 def Fail(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:48]"""
-    return State(phase='failed', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open)
+    """[tla/machines/PrefillRun.tla:54]"""
+    return State(phase='failed', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=s.retired)
 
 
 def CanFinish(s: State) -> bool:
-    """[tla/machines/PrefillRun.tla:50]"""
+    """[tla/machines/PrefillRun.tla:56]"""
     return s.phase == 'computed' and s.open == frozenset()
 
 
 def Finish(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:51]"""
-    return State(phase='done', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open)
+    """[tla/machines/PrefillRun.tla:57]"""
+    return State(phase='done', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=s.retired)
+
+
+def CanRetire(s: State) -> bool:
+    """RETIRE: nobody will read anything of this run, or ask about it, again.  It ends as it would have.
+
+    [tla/machines/PrefillRun.tla:60]
+    """
+    return s.phase not in {'idle', 'forgotten'}
+
+
+def Retire(s: State) -> State:
+    """[tla/machines/PrefillRun.tla:61]"""
+    return State(phase=s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=True)
+
+
+def Untold(s: State) -> bool:
+    """Decode may not know that it has failed: worth saying again.
+
+    [tla/machines/PrefillRun.tla:64]
+    """
+    return s.phase == 'failed' and not s.retired
+
+
+def CanForget(s: State, held: frozenset[Any]) -> bool:
+    """held: the attentions, saves and loads of this run that are under way.
+
+    [tla/machines/PrefillRun.tla:67]
+    """
+    return s.retired and s.phase in {'done', 'failed'} and s.open == frozenset() and held == frozenset()
+
+
+def Forget(s: State) -> State:
+    """[tla/machines/PrefillRun.tla:71]"""
+    return Forgotten()
 
 
 def Events(*, Attempts: Any, MaxChunks: Any, MaxLayers: Any, Transfers: Any) -> Set[AnyEvent]:
-    """[tla/machines/PrefillRun.tla:53]"""
-    return Records(EventAttemptChunksLayers, op=frozenset(('Start',)), attempt=Attempts, chunks=interval(1, MaxChunks), layers=interval(1, MaxLayers)) | Records(EventTransfers, op=frozenset(('Advance',)), transfers=Powerset(Transfers)) | Records(EventTransfer, op=frozenset(('Close',)), transfer=Transfers) | Records(Event, op=frozenset(('Fail', 'Finish')))
+    """[tla/machines/PrefillRun.tla:73]"""
+    return Records(EventAttemptChunksLayers, op=frozenset(('Start',)), attempt=Attempts, chunks=interval(1, MaxChunks), layers=interval(1, MaxLayers)) | Records(EventTransfers, op=frozenset(('Advance',)), transfers=Powerset(Transfers)) | Records(EventTransfer, op=frozenset(('Close',)), transfer=Transfers) | Records(EventHeld, op=frozenset(('Forget',)), held=Powerset(Transfers)) | Records(Event, op=frozenset(('Fail', 'Finish', 'Retire')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:
-    """[tla/machines/PrefillRun.tla:58]"""
+    """[tla/machines/PrefillRun.tla:79]"""
     if e.op == 'Start':
         return CanStart(s)
     if e.op == 'Advance':
@@ -172,11 +226,15 @@ def Enabled(s: State, e: AnyEvent) -> bool:
         return CanFail(s)
     if e.op == 'Finish':
         return CanFinish(s)
+    if e.op == 'Retire':
+        return CanRetire(s)
+    if e.op == 'Forget':
+        return CanForget(s, e.held)
     return no_case()
 
 
 def Step(s: State, e: AnyEvent) -> State:
-    """[tla/machines/PrefillRun.tla:65]"""
+    """[tla/machines/PrefillRun.tla:88]"""
     if e.op == 'Start':
         return Start(s, e.attempt, e.chunks, e.layers)
     if e.op == 'Advance':
@@ -187,4 +245,8 @@ def Step(s: State, e: AnyEvent) -> State:
         return Fail(s)
     if e.op == 'Finish':
         return Finish(s)
+    if e.op == 'Retire':
+        return Retire(s)
+    if e.op == 'Forget':
+        return Forget(s)
     return no_case()

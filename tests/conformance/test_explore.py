@@ -12,6 +12,7 @@ import pytest
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import Effect, Send
 from tidegate.protocol.machines import physical_buffer as PB
+from tidegate.protocol.machines import prefill_run as PR
 from tidegate.protocol.machines import request_completion as RC
 from tidegate.protocol.messages import Abort, Committed, ReadDone, ReadFailed, Ready, Revoked, TransferId
 from tidegate.protocol.prefill import PrefillSession
@@ -21,8 +22,9 @@ from tidegate.spec.paths import root
 from tidegate.spec.world import ARGUMENTS, MESSAGES, World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
-QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes"]
-NAMES = [*QUICK, *(["abort-chunks", "members-abort", "explore-requests", "explore-apart"] if LONG else [])]
+QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes",
+         "retire-loss", "retire-abort", "retire-members"]  # fmt: skip
+NAMES = [*QUICK, *(["abort-chunks", "members-abort", "retire-members-abort", "explore-requests", "explore-apart"] if LONG else [])]
 
 
 def config(name: str) -> Any:
@@ -199,6 +201,56 @@ class RemembersMore(DecodeSession):
         return [e for e in effects if not isinstance(e, Send)] if transfer in self.again else effects
 
 
+class ForgetsWhatIsAsked(PrefillSession):
+    """A run is forgotten as soon as it is over."""
+
+    def can_forget(self, run: int) -> bool:
+        state = self.run_state(run)
+        return state.phase in ("done", "failed") and not state.open and not self.held_by(run)
+
+    def forget(self, run: int) -> list[Effect]:
+        self.runs[run] = msgspec.structs.replace(self.runs[run], retired=True)
+        return super().forget(run)
+
+
+class KeepsGroups(DecodeSession):
+    """The groups stay when the attempt is forgotten."""
+
+    def _on_retired(self, message: Any) -> None:
+        groups = dict(self.groups)
+        super()._on_retired(message)
+        self.groups |= groups
+
+
+class AnswersForTheForgotten(PrefillSession):
+    """A report about a run that is forgotten is an error."""
+
+    def _on_report(self, report: Any, effects: list[Effect]) -> None:
+        if report.transfer not in self.readies:
+            raise self._remote("never published", machine="Transfer", state="-", event=report)
+        super()._on_report(report, effects)
+
+
+class UsesANonceAgain(PrefillSession):
+    """What is not remembered was never used."""
+
+    def run_state(self, run: int) -> Any:
+        return self.runs.get(run) or PR.Initial()
+
+
+class DeafToTheLate(DecodeSession):
+    """Nobody answers a run that was made for an attempt that is forgotten: it stays for ever."""
+
+    def _on_run_failed(self, message: Any, effects: list[Effect]) -> None:
+        if message.attempt in self.attempts:
+            super()._on_run_failed(message, effects)
+
+
+class RetiresTooEarly(DecodeSession):
+    def can_retire(self, attempt: int) -> bool:
+        return attempt in self.attempts and self.attempts[attempt].phase == "failed"
+
+
 class Counts(DecodeSession):
     """Keeps a number that grows without an end."""
 
@@ -222,6 +274,9 @@ PLANTED: list[tuple[type, str, str]] = [
     (NeverResends, "explore-lease", "ResendReport"), (LoadsWhatWasNeverSaved, "pool", "Claim"),
     (KeyedByRequest, "explore-twins", "ABORT"), (LastChunkIsEnough, "pool", "COMMITTED"),
     (AcksTheSecondRun, "retry", "READ_DONE"),
+    (ForgetsWhatIsAsked, "retire-loss", "Forget"), (KeepsGroups, "retire-abort", "groups"),
+    (AnswersForTheForgotten, "retire-loss", "READ_DONE"), (UsesANonceAgain, "retire-abort", "Forget"),
+    (RetiresTooEarly, "retire-abort", "Retire"), (DeafToTheLate, "retire-abort", "RUN_FAILED"),
     (RemembersMore, "explore-lease", "ReadEnd"), (Counts, "explore-lease", "they count something"),
 ]  # fmt: skip
 

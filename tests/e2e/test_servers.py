@@ -86,6 +86,12 @@ def until(good: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def remembered(server: Server) -> dict[str, float]:
+    """Machines that it keeps, by machine and phase, but those of the slots, which stay."""
+    machines = ("prefill_run", "transfer", "pool_object", "request_completion", "failure_invalidation", "read")
+    return {name: count for name, count in server.figures().items() if name.split()[0].removeprefix("tidegate_") in machines}
+
+
 def test_servers_join_a_proxy_serve_say_what_they_do_and_end_what_they_have(start: Callable[..., Server], tmp_path: Path) -> None:
     proxy = start("proxy", "--port", "0")
     assert httpx.get(f"{proxy.url}/health", trust_env=False).json()["status"] == "unavailable"
@@ -104,6 +110,10 @@ def test_servers_join_a_proxy_serve_say_what_they_do_and_end_what_they_have(star
         assert of_decode["tidegate_pulled_bytes_total main"] > of_decode["tidegate_pulled_bytes_total index"] > 0
         assert of_decode["tidegate_blocks_free"] == of_decode["tidegate_blocks"]
         assert proxy.figures()["tidegate_requests_total"] == 2
+
+        assert [answer.status_code for answer in pool.map(lambda _: ask(proxy.url), range(6))] == [200] * 6
+        until(lambda: not remembered(prefill) and not remembered(decode))
+        assert proxy.figures()["tidegate_requests_open"] == 0
 
         long = pool.submit(ask, proxy.url, max_tokens=48)
         until(lambda: decode.figures().get("tidegate_request_completion scheduled", 0) == 1)

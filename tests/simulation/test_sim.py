@@ -22,8 +22,8 @@ from tidegate.spec.world import World
 
 STEPS = 10_000_000 if os.environ.get("TIDEGATE_LONG") else 200_000
 OPERATIONS = {
-    "Abort", "Admit", "Claim", "Deliver", "Evict", "Finish", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss", "ReadEnd",
-    "Registered", "ResendReady", "ResendReport", "Revoke", "SaveEnd", "Schedule", "Stop", "Write",
+    "Abort", "Admit", "Claim", "Deliver", "Evict", "Finish", "Forget", "Heed", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss",
+    "ReadEnd", "Registered", "ResendFailed", "ResendReady", "ResendReport", "Retire", "Revoke", "SaveEnd", "Schedule", "Stop", "Write",
 }  # fmt: skip
 
 
@@ -105,7 +105,26 @@ class OneFailureReleasesAll(PrefillSession):
                 self._end_transfer(transfer, TR.Fail(state), "", effects, tell=False)
 
 
-@pytest.mark.parametrize("bug", [ForgetsLanding, BelievesAtOnce, LoadsNothing, OneFailureReleasesAll])
+class KeepsReadies(DecodeSession):
+    """What READY said stays when the attempt is forgotten."""
+
+    def _on_retired(self, message: Any) -> None:
+        readies = dict(self.readies)
+        super()._on_retired(message)
+        self.readies |= readies
+
+
+class ForgetsInTheMiddle(PrefillSession):
+    """A run is forgotten as soon as Decode has retired it."""
+
+    def held_by(self, run: int) -> frozenset[TransferId]:
+        return frozenset()
+
+
+BUGS = [ForgetsLanding, BelievesAtOnce, LoadsNothing, OneFailureReleasesAll, KeepsReadies, ForgetsInTheMiddle]
+
+
+@pytest.mark.parametrize("bug", BUGS)
 def test_planted_bugs_are_found_and_the_report_repeats_them(bug: type) -> None:
     role = "prefill" if issubclass(bug, PrefillSession) else "decode"
 

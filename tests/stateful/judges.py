@@ -109,6 +109,14 @@ class PrefillRun(Judge):
         elif e.op == "Close":
             need(e.transfer in self.opened, f"{e.transfer} has a verdict and is not open")
             self.opened -= {e.transfer}
+        elif e.op == "Retire":
+            need("Start" in self.past, "a run is retired that never began")
+            need("Forget" not in self.past, "a run is retired that is forgotten")
+        elif e.op == "Forget":
+            self.once(e, needs=("Retire",))
+            need(self.past & {"Fail", "Finish"}, "forgotten before its verdict")
+            need(not self.opened, f"forgotten although {set(self.opened)} have no verdict")
+            need(not e.held, f"forgotten while the copies of {set(e.held)} are under way")
         else:
             need(not self.past & {"Fail", "Finish"}, "a second verdict")
             need("Start" in self.past, "a verdict on a run that never began")
@@ -117,7 +125,7 @@ class PrefillRun(Judge):
 
     def after(self, e: Any, s: Any) -> None:
         super().after(e, s)
-        goes_on = self.advanced < self.steps and "Fail" not in self.past
+        goes_on = self.advanced < self.steps and not self.past & {"Fail", "Forget"}
         need(self.module.CanAct(s) == goes_on, f"after {e.op} it {'may not' if goes_on else 'may'} take a slot")
 
 
@@ -293,6 +301,8 @@ class FailureInvalidation(Judge):
         elif e.op == "Reclaim":
             self.once(e, needs=("Drain",))
             need(self.ranks <= self.drained, f"given away before {set(self.ranks - self.drained)} are drained")
+        elif e.op == "Forget":
+            self.once(e, needs=("Reclaim",))
 
     def after(self, e: Any, s: Any) -> None:
         super().after(e, s)

@@ -101,12 +101,12 @@ def test_what_the_model_does_not_offer_is_refused_and_changes_nothing(shape: str
 
 
 def test_a_nonce_that_was_used_is_refused() -> None:
-    nonces = iter([7, 7, None])
+    nonces = iter([7, 7, 6, None])
     p = PrefillSession(plan=SlotPlan(layers=1, shared=frozenset((1,))), chunk_tokens=4, new_run=lambda _: next(nonces))
     p.receive(Start("a", 1, 1, 4))
     before = p.snapshot()
-    for value in (7, None):
-        with pytest.raises(LocalProtocolError, match=f"run nonces never repeat\n  state: {value}"):
+    for value in (7, 6, None):
+        with pytest.raises(LocalProtocolError, match=f"run nonces grow and never repeat\n  state: {value}"):
             p.receive(Start("a", 2, 1, 4))
     with pytest.raises(RemoteProtocolError, match="positive attempt nonce"):
         p.receive(Start("a", 0, 1, 4))

@@ -4,6 +4,7 @@ lines as the data path writes them, about real bytes in real (small) slots."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import deque
 
 from tidegate.engine.recorder import Recorder, content_tag
@@ -15,12 +16,12 @@ from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
 
 ROW, CHUNK = 8, 4
-TO_PREFILL = ("START", "READ_DONE", "READ_FAILED", "ABORT")
+TO_PREFILL = ("START", "READ_DONE", "READ_FAILED", "ABORT", "RETIRE")
 
 
 def nonce(name: str) -> int:
-    """A large number, the same in every run of the tests."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big") + 1
+    """A large number, the same in every run of the tests, that grows with the name."""
+    return int.from_bytes(name.encode()[:7].ljust(7), "big")
 
 
 class Pair:
@@ -35,8 +36,9 @@ class Pair:
         trace_header(p, role="prefill", rank=0, incarnation=ids["prefill"], layers=layers, plan=self.plan, chunk_tokens=CHUNK,
                      read_lease=lease)  # fmt: skip
         trace_header(d, role="decode", rank=0, incarnation=ids["decode"], layers=layers)
+        runs = itertools.count()
         self.prefill = prefill(plan=self.plan, chunk_tokens=CHUNK, incarnation=ids["prefill"], observer=trace_observer(p),
-                               new_run=lambda session: nonce(f"run {len(session.runs)}"))  # fmt: skip
+                               new_run=lambda session: nonce(f"run {next(runs):03}"))  # fmt: skip
         self.decode = decode(layers=layers, incarnation=ids["decode"], observer=trace_observer(d))
         self.stride = rows * ROW
         self.memory = bytearray(self.stride * len(self.plan.slots))
@@ -168,7 +170,7 @@ class Pair:
             elif not any(self.step(run) for run in list(self.prefill.runs)):
                 if self.strays:
                     self.land(self.strays.pop(0))
-                elif not self.serve():
+                elif not self.serve() and not self.forget():
                     return self
         raise AssertionError("it does not come to rest")
 
@@ -177,6 +179,21 @@ class Pair:
             if self.decode.can_schedule(attempt):
                 self.do(self.decode.schedule(attempt))
                 self.do(self.decode.finish(attempt))
+                return True
+        return False
+
+    def forget(self):
+        """What is over is retired, and then forgotten, one at a time; False: there is nothing of it."""
+        for attempt in self.decode.attempts:
+            if self.decode.can_retire(attempt):
+                self.do(self.decode.retire(attempt))
+                return True
+        for run in self.prefill.runs:
+            if self.prefill.is_untold(run):
+                self.do(self.prefill.resend_failed(run))
+                return True
+            if self.prefill.can_forget(run):
+                self.do(self.prefill.forget(run))
                 return True
         return False
 

@@ -209,7 +209,7 @@ def test_the_explanation_shows_the_state_and_what_was_possible(honest, tmp_path)
     assert "phase=draining" in text
     assert "enabled was: " in text
     assert "Lose(" not in text
-    assert f"run 1 is {nonce('run 0')}" in text
+    assert f"run 1 is {nonce('run 000')}" in text
 
 
 # ---- bugs of the sessions are refused -------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_reports_that_are_never_sent_are_a_hang_and_refused(tmp_path):
 def test_the_judge_says_how_far_it_is(honest):
     told = []
     check(honest, lambda *progress: told.append(progress))
-    assert told == [(0, 214), (214, 214)]
+    assert told == [(0, 222), (222, 222)]
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_exit_codes(honest, tmp_path):
     cut = retold(honest, tmp_path / "run", P, lambda lines: lines[:-20])
     refused = run(honest, cut)
     assert (refused.returncode, refused.stderr) == (1, "")
-    assert "accepted: 110 machine events and 104 physical ones of 2 attempts" in refused.stdout
+    assert "accepted: 118 machine events and 104 physical ones of 2 attempts" in refused.stdout
     assert "REFUSED" in refused.stdout
     assert "cut off" in refused.stdout
     (tmp_path / "none").mkdir()

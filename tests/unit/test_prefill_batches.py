@@ -193,7 +193,6 @@ def test_lanes_are_used_again_and_no_more_of_them_than_runs_at_once(tmp_path):
                 serve(rig, 2)
                 assert {rig.outcome()[1] for _ in "ab"} == {""}
         assert {lane for _, lane in rig.engine.core.session.slots} == {1, 2}
-        assert len(rig.engine.core.session.runs) == 6
 
 
 class Fixed:

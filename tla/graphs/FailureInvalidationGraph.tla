@@ -16,4 +16,7 @@ InOrder == /\ s.drained \subseteq s.closed
            /\ s.closed # {} => s.phase \in {"draining", "reclaimed"}
 \* What is poisoned is never valid again.
 PoisonStays == [][s.phase = "poisoned" => s'.phase \in {"poisoned", "draining"}]_<<s, ev>>
+\* It is forgotten only when it is reclaimed, and stays forgotten: its nonce is used.
+ForgetsInTime == [][/\ s'.phase = "forgotten" => s.phase \in {"reclaimed", "forgotten"}
+                    /\ s.phase = "forgotten" => s' = s]_<<s, ev>>
 ====

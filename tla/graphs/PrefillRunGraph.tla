@@ -12,5 +12,10 @@ Spec == Init /\ [][Next]_<<s, ev>>
 TypeOK == s \in State
 \* Done means that everything is computed and no transfer is open.
 DoneIsAll == s.phase = "done" => s.open = {} /\ s.chunk = s.chunks + 1
-VerdictFinal == [][s.phase \in {"done", "failed"} => s'.phase = s.phase]_<<s, ev>>
+VerdictFinal == [][s.phase \in {"done", "failed"} => s'.phase \in {s.phase, "forgotten"}]_<<s, ev>>
+\* It is forgotten only when nobody will ask: retired, with its verdict and those of its transfers, and no copy under way.
+ForgetsInTime == [][(s'.phase = "forgotten" /\ s.phase # "forgotten") =>
+                        s.retired /\ s.phase \in {"done", "failed"} /\ s.open = {} /\ ev'.held = {}]_<<s, ev>>
+\* What is forgotten stays so: its nonce is used.
+NonceStays == [][s.phase = "forgotten" => s' = s]_<<s, ev>>
 ====

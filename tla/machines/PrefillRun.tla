@@ -8,22 +8,28 @@
 (* has ended with done; a transfer that ends otherwise fails the run.      *)
 (* A failed run computes nothing more, but its open transfers stay open    *)
 (* until each has its own verdict: a failure is no proof that nobody reads. *)
+(* It is forgotten once Decode has retired its attempt, every transfer has  *)
+(* its verdict, and no copy of it is under way: nobody can ask about it any *)
+(* more.  Its nonce stays used.                                            *)
 (***************************************************************************)
 EXTENDS Naturals
 CONSTANTS Attempts, Transfers, MaxChunks, MaxLayers     \* bounds of the graph
 
 NoAttempt == 0     \* attempt nonces are never 0
 
-State == [phase   : {"idle", "running", "computed", "done", "failed"},
+State == [phase   : {"idle", "running", "computed", "done", "failed", "forgotten"},
           attempt : Attempts \cup {NoAttempt},
           chunks  : 0..MaxChunks,               \* chunks and layers of this run
           layers  : 0..MaxLayers,
           chunk   : 1..(MaxChunks + 1),         \* the next step
           layer   : 1..MaxLayers,
-          open    : SUBSET Transfers]
+          open    : SUBSET Transfers,
+          retired : BOOLEAN]                    \* Decode has said that it will never speak of the attempt again
 
 Initial == [phase |-> "idle", attempt |-> NoAttempt, chunks |-> 0, layers |-> 0,
-            chunk |-> 1, layer |-> 1, open |-> {}]
+            chunk |-> 1, layer |-> 1, open |-> {}, retired |-> FALSE]
+\* All that is left of a run: its nonce was used.
+Forgotten == [Initial EXCEPT !.phase = "forgotten"]
 
 CanStart(s) == s.phase = "idle"
 Start(s, a, chunks, layers) == [s EXCEPT !.phase = "running", !.attempt = a, !.chunks = chunks, !.layers = layers]
@@ -50,10 +56,25 @@ Fail(s) == [s EXCEPT !.phase = "failed"]
 CanFinish(s) == s.phase = "computed" /\ s.open = {}
 Finish(s) == [s EXCEPT !.phase = "done"]
 
+\* RETIRE: nobody will read anything of this run, or ask about it, again.  It ends as it would have.
+CanRetire(s) == s.phase \notin {"idle", "forgotten"}
+Retire(s) == [s EXCEPT !.retired = TRUE]
+
+\* Decode may not know that it has failed: worth saying again.
+Untold(s) == s.phase = "failed" /\ ~s.retired
+
+\* held: the attentions, saves and loads of this run that are under way.
+CanForget(s, held) == /\ s.retired
+                      /\ s.phase \in {"done", "failed"}
+                      /\ s.open = {}
+                      /\ held = {}
+Forget(s) == Forgotten
+
 Events == [op : {"Start"}, attempt : Attempts, chunks : 1..MaxChunks, layers : 1..MaxLayers]
             \cup [op : {"Advance"}, transfers : SUBSET Transfers]
             \cup [op : {"Close"}, transfer : Transfers]
-            \cup [op : {"Fail", "Finish"}]
+            \cup [op : {"Forget"}, held : SUBSET Transfers]
+            \cup [op : {"Fail", "Finish", "Retire"}]
 
 Enabled(s, e) ==
     CASE e.op = "Start"   -> CanStart(s)
@@ -61,6 +82,8 @@ Enabled(s, e) ==
       [] e.op = "Close"   -> CanClose(s, e.transfer)
       [] e.op = "Fail"    -> CanFail(s)
       [] e.op = "Finish"  -> CanFinish(s)
+      [] e.op = "Retire"  -> CanRetire(s)
+      [] e.op = "Forget"  -> CanForget(s, e.held)
 
 Step(s, e) ==
     CASE e.op = "Start"   -> Start(s, e.attempt, e.chunks, e.layers)
@@ -68,4 +91,6 @@ Step(s, e) ==
       [] e.op = "Close"   -> Close(s, e.transfer)
       [] e.op = "Fail"    -> Fail(s)
       [] e.op = "Finish"  -> Finish(s)
+      [] e.op = "Retire"  -> Retire(s)
+      [] e.op = "Forget"  -> Forget(s)
 ===============================================================================

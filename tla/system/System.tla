@@ -20,6 +20,7 @@
 (*                                                                         *)
 (*   SystemState      variables, machines, beginning, what settles itself  *)
 (*   SystemPrefill    SystemDecode    SystemNetwork    the actions         *)
+(*   SystemRetire     what is over is forgotten (Retiring)                 *)
 (*   SystemSafety     SystemWitnesses   what must never be; what must occur*)
 (*   this module      what may happen next, and what must happen at last   *)
 (***************************************************************************)
@@ -33,21 +34,24 @@ Resend == \E t \in Transfers : ResendReady(t) \/ ResendReport(t)
 Client == \E a \in Attempts : \/ \E b \in Blocks : Admit(a, b)
                               \/ Registered(a) \/ Schedule(a) \/ Finish(a) \/ Abort(a)
 Faults == (\E t \in Transfers : Revoke(t)) \/ (\E o \in Runs \X Chunks : Evict(o))
+Forgetting == (\E a \in Attempts : Retire(a)) \/ (\E r \in Runs : ResendFailed(r) \/ \E m \in Members : Heed(m, r) \/ Forget(m, r))
 Network == \E m \in net : Lose(m) \/ \E keep \in BOOLEAN : Deliver(m, keep)
 
-Next == Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Network
+Next == Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Network
 Spec == Init /\ [][Next]_vars
 
 \* For configurations of several members: attentions and saves, which the members do not share, end before anything else
 \* happens.  What they do to a gate meanwhile is explored with one member.
 Eager == (\E x \in io : x.op \in {"attend", "save"}) => ev'.op \in {"LayerDone", "SaveEnd"}
 \* Where nothing is lost, nothing need be said again.
-Calm == Eager /\ ev'.op \notin {"ResendReady", "ResendReport"}
+Calm == /\ Eager
+        /\ ev'.op \notin {"ResendReady", "ResendReport", "ResendFailed"}
+        /\ ev'.op = "Retire" => [op |-> "RETIRED", attempt |-> ev'.attempt] \notin net
 
 -------------------------------------------------------------------------------
 (* Liveness.                                                                *)
 
-Messages == [op : {"START"}, attempt : Attempts]
+Messages == [op : {"START", "RETIRE", "RETIRED"}, attempt : Attempts]
             \cup [op : {"ABORT"}, attempt : Attempts, member : Members]
             \cup [op : {"READY"}, transfer : Transfers, attempt : Attempts, epoch : 1..Cardinality(Runs \X Steps), final : BOOLEAN]
             \cup [op : {"READ_DONE", "READ_FAILED", "COMMITTED", "REVOKED"}, transfer : Transfers]
@@ -60,6 +64,8 @@ Fair == /\ Working
         /\ \A t \in Transfers, a \in Attempts : WF_vars(ReadEnd(t, a, "ok")) /\ WF_vars(Landed(t, a))
         /\ \A a \in Attempts : WF_vars(Registered(a)) /\ WF_vars(Schedule(a)) /\ WF_vars(Finish(a))
         /\ \A m \in Messages : WF_vars(Deliver(m, FALSE))
+        /\ Retiring => /\ \A a \in Attempts : WF_vars(Retire(a))
+                       /\ \A r \in Runs : WF_vars(ResendFailed(r)) /\ \A m \in Members : WF_vars(Heed(m, r)) /\ WF_vars(Forget(m, r))
 FairSpec == Spec /\ Fair
 \* Decode's deadline: whoever may be aborted is, some day, unless it is complete by then.
 DeadlineSpec == FairSpec /\ \A a \in Attempts : WF_vars(Abort(a))
@@ -73,6 +79,8 @@ LeaseSpec == /\ Spec
 EveryRunEnds == \A m \in Members, r \in Runs : runs[m][r].phase = "running" ~> runs[m][r].phase \in {"done", "failed"}
 EveryGateOpens == \A m \in Members, i \in Gates : slots[m][i].phase # "free" ~> slots[m][i].phase = "free"
 EveryAttemptEnds == \A a \in Attempts : attempts[a].phase # "idle" ~> attempts[a].phase \in {"failed", "released"}
+\* And what is over is forgotten.
+AllIsForgotten == \A m \in Members, r \in Runs : runs[m][r].phase # "idle" ~> runs[m][r].phase = "forgotten"
 \* L2: whatever happened, the blocks come back.
 BlocksReturn == \A a \in Attempts : dests[a].phase \in {"draining", "poisoned"} ~> dests[a].phase = "reclaimed"
 ===============================================================================

@@ -11,8 +11,8 @@ EXTENDS SystemState
 
 \* Decode admits attempt a with block set b; the destination is not yet registered.
 Admit(a, b) ==
-    /\ RC!CanAllocate(attempts[a])
-    /\ IF a = 1 THEN TRUE ELSE attempts[a - 1].phase # "idle"      \* nonces are used in order
+    /\ RC!CanAllocate(attempts[a]) /\ FI!CanOwn(dests[a])
+    /\ IF a = 1 THEN TRUE ELSE dests[a - 1].phase # "idle"      \* nonces are used in order
     /\ owner[b] = 0
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Allocate(@, Layers))]
     /\ dests' = [dests EXCEPT ![a] = Emptied(FI!Own(@, {Rank}), {})]
@@ -166,13 +166,15 @@ OnRevoked(m, keep) ==
        ELSE UNCHANGED <<reads, groups, attempts, dests, owner>>
     /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, bytes, history>>
 
-\* RUN_FAILED: the attempt fails if it listens to this run.
+RETIRE(a) == [op |-> "RETIRE", attempt |-> a]
+
+\* RUN_FAILED: the attempt fails if it listens to this run.  About one that is forgotten nobody will ask.
 OnRunFailed(m, keep) ==
     LET a == m.attempt
         bound == IF BI!CanBind(bindings[a]) THEN BI!Bind(bindings[a], m.run) ELSE bindings[a]
     IN
-    /\ net' = Rest(m, keep)
-    /\ IF BI!CanAccept(bound, m.run)
+    /\ net' = Rest(m, keep) \cup (IF Known(a) THEN {} ELSE {RETIRE(a)})
+    /\ IF Known(a) /\ BI!CanAccept(bound, m.run)
        THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
             /\ Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups))
        ELSE UNCHANGED <<bindings, attempts, dests, owner>>

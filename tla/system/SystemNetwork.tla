@@ -3,7 +3,7 @@
 (* The network is a set of messages: it reorders always, and duplicates    *)
 (* and loses up to a bound.                                                *)
 (***************************************************************************)
-EXTENDS SystemPrefill, SystemDecode
+EXTENDS SystemRetire
 
 \* A message arrives; keep: the network has doubled it, and the second one is still under way.
 Deliver(m, keep) ==
@@ -17,6 +17,8 @@ Deliver(m, keep) ==
          [] m.op = "REVOKED"                       -> OnRevoked(m, keep)
          [] m.op = "ABORT"                         -> OnAbort(m, keep)
          [] m.op = "RUN_FAILED"                    -> OnRunFailed(m, keep)
+         [] m.op = "RETIRE"                        -> OnRetire(m, keep)
+         [] m.op = "RETIRED"                       -> OnRetired(m, keep)
 
 \* A message gets lost.
 Lose(m) ==

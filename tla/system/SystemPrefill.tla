@@ -194,8 +194,9 @@ ResendReady(t) ==
 \* The leader has begun run r, and member m hears of it.
 Join(m, r) ==
     /\ m # Leader
-    /\ Started(Leader, r)
+    /\ Started(Leader, r)      \* what it has forgotten is over everywhere
     /\ PR!CanStart(runs[m][r])
+    /\ IF r = 1 THEN TRUE ELSE runs[m][r - 1].phase # "idle"
     /\ runs' = [runs EXCEPT ![m][r] = PR!Start(@, runs[Leader][r].attempt, runs[Leader][r].chunks, Cardinality(Layers))]
     /\ ev' = [op |-> "Join", member |-> m, run |-> r]
     /\ UNCHANGED <<slots, transfers, pool, lane, attempts, bindings, dests, groups, reads, block, net, used, truth, history>>
@@ -233,8 +234,10 @@ OnReport(m, keep) ==
     IN
     /\ IF good \/ bad THEN EndTransfer(t, new, bad)
                       ELSE UNCHANGED <<transfers, runs, slots, pool, verdicts>>
-    /\ net' = Rest(m, keep) \cup {Report(reply, t)}
-    /\ replies' = replies \cup {<<t, reply>>}
+    /\ IF runs[t[4]][t[1]].phase = "forgotten"      \* nobody waits for an answer
+       THEN net' = Rest(m, keep) /\ UNCHANGED replies
+       ELSE /\ net' = Rest(m, keep) \cup {Report(reply, t)}
+            /\ replies' = replies \cup {<<t, reply>>}
     /\ UNCHANGED <<lane, attempts, bindings, dests, groups, reads, block, truth, landed, blamed>>
 
 \* ABORT: the runs of this attempt at this member, and no others, fail.

@@ -25,14 +25,15 @@ LoadBeforeCompute == \A x \in io : x.op \in {"attend", "save"} => x.right
 PublishAfterComplete ==
     \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers, m \in Members : <<o[1], o[2], l, m>> \in pooled
 
-\* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it,
-\* what is readable stays so until it is evicted, and what is failed or gone stays as it is.
+\* I4, the other way: memory of the pool is given away only when no save still writes it and no load still reads it, and no run is
+\* forgotten of which a copy is under way; what is readable stays so until it is evicted, and what is failed or gone stays as it is.
 PoolLifetime ==
     \A x \in io :
         /\ x.op = "save" => pool[<<x.transfer[1], x.transfer[2]>>].phase # "gone"
         /\ x.op = "load" => \A o \in Needed(x.transfer[1], x.transfer[2], x.transfer[3]) : pool[o].phase # "gone"
+        /\ x.op \in {"attend", "save", "load"} => runs[x.transfer[4]][x.transfer[1]].phase # "forgotten"
 PoolStays ==
-    [][\A o \in DOMAIN pool :
+    [][\A o \in DOMAIN pool : runs'[Leader][o[1]].phase # "forgotten" =>
         /\ pool[o].phase = "readable" => pool'[o].phase \in {"readable", "gone"}
         /\ pool[o].phase \in {"failed", "gone"} => pool'[o] = pool[o]]_vars
 
@@ -64,15 +65,26 @@ OneVerdict ==
     /\ \A t \in Transfers : ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
     /\ \A m \in Members, r \in Runs : ~(<<m, r, "done">> \in verdicts /\ <<m, r, "failed">> \in verdicts)
     /\ \A m \in Members, r \in Runs : <<m, r, "done">> \in verdicts =>
-          \A t \in Transfers : (t[1] = r /\ t[4] = m /\ t[2] <= runs[m][r].chunks) => transfers[t].phase = "done"
+          \A t \in Transfers : (t[1] = r /\ t[4] = m /\ t[2] <= ChunksOf(runs[m][r].attempt)) =>
+              IF runs[m][r].phase = "forgotten" THEN <<t, "COMMITTED">> \in replies ELSE transfers[t].phase = "done"
+    /\ \A m \in Members, r \in Runs : runs[m][r].phase = "forgotten" =>
+          <<m, r, "done">> \in verdicts \/ <<m, r, "failed">> \in verdicts
 
-\* What is scheduled ends well, and a verdict and what belongs to it stay as they were, whatever comes late.
+\* What is scheduled ends well, and a verdict and what belongs to it stay as they were, whatever comes late, until they are forgotten.
 EndsStay ==
-    [][/\ \A a \in Attempts :
+    [][/\ \A a \in Attempts : dests'[a].phase # "forgotten" =>
            /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
            /\ attempts[a].phase \in {"failed", "released"} => attempts'[a] = attempts[a]
-       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} => transfers'[t] = transfers[t]
-       /\ \A m \in Members, r \in Runs : runs[m][r].phase \in {"done", "failed"} => runs'[m][r].phase = runs[m][r].phase]_vars
+       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} =>
+           transfers'[t] = transfers[t] \/ runs'[t[4]][t[1]].phase = "forgotten"
+       /\ \A m \in Members, r \in Runs :
+           runs[m][r].phase \in {"done", "failed"} => runs'[m][r].phase \in {runs[m][r].phase, "forgotten"}]_vars
+
+\* Nobody waits for the answer of somebody who has forgotten the question, unless it is on its way, or he may forget it himself.
+AnswerDue ==
+    \A t \in Transfers : (RD!Unanswered(reads[t]) /\ runs[t[4]][t[1]].phase = "forgotten") =>
+        \/ dests[runs[t[4]][t[1]].attempt].phase = "reclaimed"
+        \/ \E m \in net : m.op \in {"COMMITTED", "REVOKED"} /\ m.transfer = t
 
 \* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
 ClaimOnce == [][ev'.op = "Claim" => \A t \in taken : <<t[1], t[4]>> # <<ev'.run, ev'.member>>]_vars
@@ -111,9 +123,19 @@ Rests == /\ \A m \in net : m.op = "START"
          /\ \A m \in Members, r \in Runs : runs[m][r].phase \notin {"running", "computed"}
          /\ \A a \in Attempts : attempts[a].phase \in {"idle", "failed", "released"}
 NoLeak == Rests => /\ \A m \in Members, i \in Gates : slots[m][i].phase = "free"
-                   /\ \A a \in Attempts : dests[a].phase \in {"idle", "reclaimed"}
+                   /\ \A a \in Attempts : dests[a].phase \in {"idle", "reclaimed", "forgotten"}
                    /\ \A b \in Blocks : owner[b] = 0
                    /\ \A o \in DOMAIN pool : pool[o].pins = {} /\ pool[o].phase # "writing"
+
+\* And when besides nobody has anything to retire or to forget, nothing is remembered of any request.
+NothingKept ==
+    (/\ Retiring /\ Rests
+     /\ \A a \in Attempts : dests[a].phase # "reclaimed"
+     /\ \A m \in Members, r \in Runs : ~PR!CanForget(runs[m][r], HeldBy(m, r)) /\ ~PR!Untold(runs[m][r]))
+    => /\ \A a \in Attempts : attempts[a] = RC!Initial /\ bindings[a] = BI!Initial /\ dests[a] \in {FI!Initial, FI!Forgotten}
+       /\ \A g \in DOMAIN groups : groups[g] = CG!Initial(Members)
+       /\ \A t \in Transfers : reads[t] = RD!Initial /\ transfers[t] = TR!Initial
+       /\ \A o \in DOMAIN pool : pool[o] = PO!Initial
 
 \* Machines are moved only into their own states (TypeOK of each machine is checked alone).
 ===============================================================================

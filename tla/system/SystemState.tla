@@ -67,6 +67,7 @@ FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 Members == {0}           \* 0..n-1, the Prefill ranks that feed the one Decode rank; 0 is their leader
 Lanes == {1}             \* 1..n; each slot has the blocks of every lane, so runs of different lanes are in flight side by side
 IndexerBlocks == 1       \* indexer blocks of a step; the members share them out
+Retiring == FALSE        \* do sessions forget what is over?  A configuration says TRUE
 
 AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
@@ -99,9 +100,14 @@ Junk == <<0, 0, 1>>       \* bytes that belong to nobody
 Count(f) == used[f]
 Use(f) == used' = [used EXCEPT ![f] = @ + 1]
 
-\* Nobody asks anything of a run or an attempt that does not exist.
+\* Nobody asks anything of a run or an attempt that does not exist, or not any more.
 Started(m, r) == runs[m][r].phase # "idle"
 Known(a) == attempts[a].phase # "idle"
+
+\* The steps of run r at member m whose attention, save or load is under way, as the sessions know it.
+HeldBy(m, r) == {t \in Transfers : /\ t[1] = r /\ t[4] = m
+                                   /\ \/ \E i \in Gates : t \in slots[m][i].attending \cup slots[m][i].saves
+                                      \/ \E c \in Chunks : t \in pool[<<r, c>>].pins}
 
 \* Does slot memory m hold chunk c of layer l of run r?
 Holds(m, r, c, l) == m[1] = r /\ m[2] = l /\ m[3] >= c
@@ -135,6 +141,9 @@ Init ==
 
 -------------------------------------------------------------------------------
 (* What a session does by itself.                                           *)
+
+\* What is forgotten: a session knows only that the nonce was used; for whom the run was begun stays true.
+Forgotten(p) == [PR!Forget(p) EXCEPT !.attempt = p.attempt]
 
 SettleSlot(s) == IF PB!CanRelease(s) THEN PB!Release(s) ELSE s
 SettleObject(o) == IF PO!CanFinish(o) THEN PO!Finish(o) ELSE o

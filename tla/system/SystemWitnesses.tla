@@ -20,4 +20,11 @@ NeverMiss == \A r \in Runs : LET p == runs[Leader][r] IN
 NeverAnsweredTwice == \A t \in Transfers : ~(used["loss"] = 1 /\ reads[t].phase = "committed" /\ net = {})
 \* Two attempts use the same blocks one after the other, both with success.
 NeverReusedBlocks == \A a, b \in Attempts : ~(a # b /\ attempts[a].phase = "released" /\ attempts[b].phase = "scheduled")
+\* A report comes about a run that is forgotten: it was doubled, and its first copy was answered.
+NeverLateReport == \A m \in net : m.op = "READ_DONE" => runs[m.transfer[4]][m.transfer[1]].phase # "forgotten"
+\* A late START makes a run for an attempt that is forgotten, and that run is forgotten too.
+NeverForNobody == \A r, q \in Runs : LET p == runs[Leader] IN
+                        ~(/\ r # q /\ p[r].attempt = p[q].attempt /\ p[q].phase = "forgotten"
+                          /\ <<Leader, r, "done">> \in verdicts /\ <<Leader, q, "failed">> \in verdicts
+                          /\ net = {} /\ dests[p[q].attempt].phase = "forgotten")
 ===============================================================================

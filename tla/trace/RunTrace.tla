@@ -52,6 +52,13 @@ Told(line) ==
       [] line.op = "Revoke"       -> Revoke(line.transfer)
       [] line.op = "ResendReady"  -> Again(ResendReady(line.transfer),
                                            READY(line.transfer, Run(line.transfer[1]).attempt), line.op, line.transfer)
+      [] line.op = "Retire"       -> \/ Retire(line.attempt)
+                                     \/ /\ RETIRE(line.attempt) \in net /\ ev' = [op |-> "Retire", attempt |-> line.attempt]
+                                        /\ UNCHANGED <<sides, net, used, truth, history>>
+      [] line.op = "Forget"       -> Forget(Leader, line.run)
+      [] line.op = "ResendFailed" -> \/ ResendFailed(line.run)
+                                     \/ /\ RunFailed(Leader, line.run) \in net /\ ev' = [op |-> "ResendFailed", run |-> line.run]
+                                        /\ UNCHANGED <<sides, net, used, truth, history>>
       [] line.op = "Deliver"      -> Deliver(line.message, line.keep)
       [] line.op = "Rest"         -> UNCHANGED vars
 
@@ -69,6 +76,7 @@ About(line) ==
              (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
              [net |-> {m \in net : m.op = line.message.op}]
       [] line.op = "Evict" -> [object |-> pool[line.object]]
+      [] line.op \in {"Forget", "ResendFailed"} -> [run |-> Run(line.run), held |-> HeldBy(Leader, line.run)]
       [] line.op = "Rest" -> [open |-> under, io |-> io, attempts |-> [a \in {x \in Attempts : Known(x)} |-> attempts[a].phase],
                               held |-> {t \in Transfers : transfers[t].phase = "held"}, net |-> net]
       [] "attempt" \in DOMAIN line /\ "transfer" \notin DOMAIN line -> AboutAttempt(line.attempt)
@@ -99,14 +107,14 @@ Explain(line) ==
     /\ FALSE
     /\ UNCHANGED <<seen, under, loaded, which, at>>
 
-Forget(line) == IF line.op = "LoadEnd" THEN loaded' = {x \in loaded : x[1] # line.transfer} ELSE UNCHANGED loaded
+Unload(line) == IF line.op = "LoadEnd" THEN loaded' = {x \in loaded : x[1] # line.transfer} ELSE UNCHANGED loaded
 
 TraceNext ==
     /\ at <= Len(Log)
     /\ LET line == Log[at] IN
        IF ~Fits(line) THEN Explain(line)
        ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
-                                       ELSE Told(line) /\ Forget(line) /\ UNCHANGED <<seen, under>>
+                                       ELSE Told(line) /\ Unload(line) /\ UNCHANGED <<seen, under>>
             /\ at' = at + 1
             /\ UNCHANGED which
 
@@ -122,14 +130,15 @@ OneVerdictOf(t) ==
     /\ ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
     /\ <<t[4], t[1], "done">> \in verdicts =>
            /\ <<t[4], t[1], "failed">> \notin verdicts
-           /\ \A x \in (1..Run(t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
+           /\ Run(t[1]).phase # "forgotten" =>
+                  \A x \in (1..Run(t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
 Safety(line) ==
     <<<<"ReuseSafe", ReuseSafe>>, <<"GateBeforePublish", GateBeforePublish>>, <<"LoadBeforeCompute", LoadBeforeCompute>>,
       <<"PublishAfterComplete", line.op \in {"SaveEnd", "Evict", "Rest"} => PublishAfterComplete>>,
       <<"AckIdentity", IF line.op = "Rest" THEN AckIdentity ELSE \A t \in Named(line) : AckIdentityOf(t)>>,
       <<"DestinationLifetime", DestinationLifetime>>, <<"ScheduleSafe", ScheduleSafe>>, <<"FailClosed", FailClosed>>,
       <<"OneVerdict", IF line.op = "Rest" THEN OneVerdict ELSE \A t \in Named(line) : OneVerdictOf(t)>>,
-      <<"BlastRadius", BlastRadius>>, <<"NoLeak", NoLeak>>>>
+      <<"BlastRadius", BlastRadius>>, <<"NoLeak", NoLeak>>, <<"NothingKept", line.op = "Rest" => NothingKept>>>>
 Broken(line) == LET safety == Safety(line) IN {safety[i][1] : i \in {k \in 1..Len(safety) : ~safety[k][2]}}
 Judge == IF at = 1 \/ Log[at - 1].op = "physical" THEN TRUE
          ELSE LET line == Log[at - 1]  broken == Broken(line) IN

@@ -56,10 +56,10 @@ Ended(what, t) == <<<<"nothing of it is still open", Under(what, t) = {}>>>>
 PhysicalNeeds(line) ==
     LET t == line.transfer  r == t[1]  k == line.kind IN
     CASE k = "write_begin" -> Overwrites(line) \o
-             <<<<"this step is the run's next one", t = StepOf(r)>>,
+             <<<<"this step is the run's next one", t = StepOf(r) \/ Run(r).phase = "forgotten">>,
                <<"the slot is claimed by this run and loaded (or the run has failed since)",
                  \/ Gate(line.slot).phase = "computing" /\ Gate(line.slot).owner = r
-                 \/ Run(r).phase = "failed"
+                 \/ Run(r).phase \in {"failed", "forgotten"}
                  >>,
                <<"no load into the slot is open", \A x \in under : x.slot = line.slot => x.what # "load">>>>
       [] k = "write_end" -> Began(line, "write")
@@ -159,12 +159,17 @@ EventNeeds(line) ==
       [] op = "Revoke" -> <<<<"the run's Prefill may revoke (read_lease)", ReadLease>>,
                             <<"Transfer.CanRevoke: the transfer is held", TR!CanRevoke(transfers[line.transfer])>>>>
       [] op = "ResendReady" -> <<<<"the transfer is held", transfers[line.transfer].phase = "held">>>>
+      [] op = "Retire" -> <<<<"FailureInvalidation.CanForget: the attempt is over and its blocks are reclaimed",
+                              FI!CanForget(dests[line.attempt])>>>>
+      [] op = "Forget" -> <<<<"PrefillRun.CanForget: the run is retired and over, its transfers have their verdicts, no copy is under way",
+                              PR!CanForget(Run(line.run), HeldBy(Leader, line.run))>>>>
+      [] op = "ResendFailed" -> <<<<"the run has failed, and is not retired", PR!Untold(Run(line.run))>>>>
       [] op = "Deliver" -> DeliverNeeds(line)
       [] op = "Rest" ->
              <<<<"every copy has ended", under = {}>>,
                <<"every copy that a session began was reported to it", io = {}>>,
                <<"every attempt was scheduled or has failed",
-                 \A a \in Attempts : attempts[a].phase \in {"idle", "scheduled", "released", "failed"}>>>>      \* idle: another run's
+                 \A a \in Attempts : attempts[a].phase \in {"idle", "scheduled", "released", "failed"}>>>>      \* idle: another run's, or forgotten
       [] op = "Show" -> <<<<"Show", FALSE>>>>      \* refused elsewhere: only the state is asked for
 
 Needs(line) == IF line.op = "physical" THEN PhysicalNeeds(line) ELSE EventNeeds(line)
