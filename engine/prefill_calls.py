@@ -59,8 +59,8 @@ class PrefillCalls:
         """
         if self._phase != "done" or (self._parts and self._layer < self.plan.layers):
             raise ValueError(f"{self._name()} is unfinished: a step goes through all {self.plan.layers} layers, or ends by RunOver")
-        lanes = [self.core.session.lanes[run.nonce] for run, _ in parts if run.nonce in self.core.session.lanes]  # or it is forgotten
-        if not parts or len(set(lanes)) < len(lanes):
+        lanes = [self.core.session.lanes.get(run.nonce, -run.nonce) for run, _ in parts]  # who is forgotten is in none
+        if not parts or len(set(lanes)) < len(parts):
             raise ValueError(f"a step of {len(parts)} runs in lanes {lanes}: it has at least one, and each has a lane of its own (lanes=)")
         new = self.owner.ask(partial(self._begun, parts))
         self._parts = new if _left(new) else []

@@ -188,7 +188,7 @@ def test_no_table_of_either_engine_grows_with_the_requests(tmp_path: Path) -> No
         serve(server, 60)
         assert not forgets(server, 60)
         after = server.tables()
-    assert {"Prefill.core.links._out._waiting", "Prefill.core._said", "Decode.core.wanted", "Decode.memory.owned"} <= set(after)
+    assert {"Prefill.core.links._out._waiting", "Prefill.core.answers._since", "Decode.core.wanted", "Decode.memory.owned"} <= set(after)
     grown = {name: f"{before.get(name, 0)} -> {size}" for name, size in after.items() if size > before.get(name, 0) + 5}
     assert not (grown := {name: sizes for name, sizes in grown.items() if name not in BOUNDED}), f"after 60 more requests: {grown}"
 
