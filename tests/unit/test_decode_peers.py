@@ -94,7 +94,7 @@ def test_each_serves_its_own_request_out_of_its_own_memory() -> None:
 
 def test_planted_what_is_read_comes_from_whoever_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """With memory of one layout the read goes through, and only the bytes tell."""
-    monkeypatch.setattr("tidegate.engine.decode_core.peer_name", lambda life, rank: f"prefill-{first:x}-{rank}")
+    monkeypatch.setattr("tidegate.engine.decode_reads.peer_name", lambda life, rank: f"prefill-{first:x}-{rank}")
     with two(LAYOUT) as pair:
         first = pair.prefills[0].incarnation
         pair.serve(1)
