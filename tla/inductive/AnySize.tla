@@ -185,7 +185,7 @@ RunFailed(m, r) == [op |-> "RUN_FAILED", run |-> r, attempt |-> runs[<<m, r>>].a
 (* Decode: the life of an attempt.                                          *)
 
 Admit(a, b) ==
-    /\ RC!CanAllocate(attempts[a])
+    /\ RC!CanAllocate(attempts[a]) /\ FI!CanOwn(dests[a])
     /\ owner[b] = 0
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Allocate(@, Layers))]
     /\ dests' = [dests EXCEPT ![a] = Emptied(FI!Own(@, Ranks), {})]
@@ -531,7 +531,7 @@ RevokedNotBelieved ==
     \A t \in Transfers :
         (\/ reads[t].phase = "committed"
          \/ \E a \in Attempts : bindings[a].run = t[1] /\ <<t[2], t[3]>> \in attempts[a].got)
-        => t \in landed /\ transfers[t].phase \notin {"failed", "revoked"}
+        => t \in landed /\ transfers[t].phase \notin {"failed", "revoked", "lost"}
 
 -------------------------------------------------------------------------------
 (* The inductive invariant.                                                 *)
@@ -596,7 +596,7 @@ ReportedLanded ==
 Answers ==
     \A t \in Transfers :
         /\ (Report("COMMITTED", t) \in net \/ <<t, "COMMITTED">> \in replies \/ reads[t].phase = "committed") => transfers[t].phase = "done"
-        /\ <<t, "REVOKED">> \in replies => transfers[t].phase \in {"failed", "revoked"}
+        /\ <<t, "REVOKED">> \in replies => transfers[t].phase \in {"failed", "revoked", "lost"}
 
 \* -- whom a run works for
 StartRegistered == \A x \in net : x.op = "START" => x.attempt \in registered
