@@ -66,7 +66,7 @@ class PrefillWorker:
             pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp
         )
         self.links = DecodeLinks(
-            engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting,
+            engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting, faults=self.faults,
             on_begin=lambda request: parent.say("taken", request=request),
         )  # fmt: skip
         if config.p_tp > 1:
