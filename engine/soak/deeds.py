@@ -38,7 +38,8 @@ class Deed(msgspec.Struct, frozen=True):
     seed: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.role} at {self.at:.1f} s" + (f" for {self.seconds:.1f} s" if self.kind in ("stop", "full", "strangers") else "")
+        lasts = f" for {self.seconds:.1f} s" if self.kind in ("stop", "full", "strangers") else ""
+        return f"{self.kind} {self.role} at {self.at:.1f} s{lasts}"
 
 
 def draw_deeds(draw: random.Random, faults: Collection[str]) -> list[Deed]:

@@ -82,7 +82,7 @@ def test_a_worker_that_dies_is_named() -> None:
 
 def test_a_server_that_takes_a_strangers_word_badly_is_found() -> None:
     out = soak(5, ("strangers",), 2, argv=planted("decode", CARELESS), rounds=6, first=1)
-    assert any("decode failed: decode: maximum recursion" in text or "decode ended by itself" in text for text in out.found), out
+    assert any(text.startswith("the decode failed: decode: ") for text in out.found), out
 
 
 def test_servers_that_are_well_have_nothing_to_be_found() -> None:
