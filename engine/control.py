@@ -5,6 +5,8 @@ its memory is served; Decode maps that memory, checks the layout, and only then 
 mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
 READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.  Messages that are due at one
 moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.
+A message beyond MAX_BYTES, which none of ours can be, ends the connection that it comes by before it takes memory, and what is not taken
+yet waits at its sender.
 A connection that broke is made anew, and is the same peer's: Prefill's address is its incarnation, which only those that it has greeted
 know; what was under way is said again.
 """
@@ -12,22 +14,30 @@ know; what was under way is said again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import zmq
+from msgspec import Meta
 
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
 
 __all__ = [
-    "HELLO", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame", "parse_hello", "parse_welcome",
+    "HELLO", "MAX_BYTES", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame", "parse_hello",
+    "parse_welcome",
 ]  # fmt: skip
 
 HELLO, WELCOME, MESSAGE = b"hello", b"welcome", b"message"
+MAX_BYTES = 16 << 20
+"""Of one frame; as of one HTTP body, which carries the longest prompt."""
+MAX_UNREAD = 1000
+"""Messages of one sender that wait here."""
 
 
 T = TypeVar("T", bound="Hello | Welcome")
+Nonce = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Name = Annotated[str, Meta(max_length=200)]
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -37,10 +47,10 @@ class Hello(msgspec.Struct, frozen=True):
     """
 
     version: int
-    incarnation: int
-    digest: str
-    memory: str
-    others: tuple[str, ...] = ()
+    incarnation: Nonce
+    digest: Name
+    memory: Name
+    others: Annotated[tuple[Name, ...], Meta(max_length=1023)] = ()
 
     @property
     def memories(self) -> tuple[str, ...]:
@@ -75,21 +85,23 @@ def parse_welcome(data: bytes) -> Welcome:
 def _checked(data: bytes, kind: type[T]) -> T:
     try:
         value = msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # nesting, even in a field that would be skipped
         raise RemoteProtocolError(f"not a {kind.__name__}: {error}", machine="control", state="-", event=data[:40]) from error
     if value.version != VERSION:
         raise RemoteProtocolError(
             f"the peer speaks protocol version {value.version}, this side {VERSION}: run the same release on both sides",
-            machine="control", state="-", event=value,
+            machine="control", state="-", event=value.version,
         )  # fmt: skip
     return value
 
 
 class Outbox:
-    """Messages for one peer, until its owner has nothing else to do at the moment: they leave together, and wait for nobody."""
+    """Messages for one peer, until its owner has nothing else to do at the moment: they leave together, and wait for nobody.  noise: makes
+    of them what really leaves; for tests.
+    """
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, socket: zmq.Socket[bytes], noise: Callable[[list[bytes]], list[bytes]] | None = None) -> None:
+        self._socket, self._noise = socket, noise
         self._waiting: list[bytes] = []
 
     def add(self, message: Message) -> None:
@@ -98,8 +110,8 @@ class Outbox:
     def flush(self, *address: bytes) -> None:
         """Send them all.  address: the peer's, where the socket has several."""
         if self._waiting:
-            self._socket.send_multipart([*address, MESSAGE, *self._waiting])
-            self._waiting = []
+            bodies, self._waiting = self._waiting, []
+            self._socket.send_multipart([*address, MESSAGE, *(self._noise(bodies) if self._noise else bodies)])
 
 
 def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callable[[RemoteProtocolError], None]) -> None:
@@ -111,11 +123,18 @@ def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callabl
             drop(error)
 
 
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """Takes what it is given to send at once, whoever is there to read it."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, MAX_UNREAD)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
+    return socket
+
+
 def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket[bytes], int]:
     """(ROUTER, its port) on loopback; OSError naming the port if it is taken."""
-    socket = context.socket(zmq.ROUTER)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
+    socket = _socket(context, zmq.ROUTER)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # this side may not have noticed yet that the old connection is gone
     try:
         if not port:
@@ -133,11 +152,9 @@ def connect(
     """DEALER to the Decode rank at `host` (an IP address) and `port`.  incarnation: of the Prefill that connects; 0: a stranger, who is
     another one after each break.
     """
-    socket = context.socket(zmq.DEALER)
+    socket = _socket(context, zmq.DEALER)
     if incarnation:
         socket.setsockopt(zmq.ROUTING_ID, b"prefill-%x" % incarnation)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
     if ":" in host:
         socket.setsockopt(zmq.IPV6, 1)
         host = f"[{host}]"

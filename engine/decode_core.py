@@ -21,6 +21,7 @@ import zmq
 from tidegate.engine import control
 from tidegate.engine.decode_checks import region_of
 from tidegate.engine.decode_hands import DecodeHands
+from tidegate.engine.decode_meeting import Fetched, Meetings
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer
 from tidegate.engine.decode_peers import Peers
@@ -57,6 +58,7 @@ class DecodeCore:
         self.reads_retried = 0
         self.post: Callable[[Callable[[], Any]], None] = lambda call: None
         self.drop: Callable[[RemoteProtocolError], None] = lambda error: None
+        self.meetings = Meetings(peers.topology, lambda call: self.post(call))
         self.wanted: dict[int, Wanted] = {}
         self.readers: dict[int, Reader] = {}
         self.pulled: Counter[str] = Counter()
@@ -214,16 +216,20 @@ class DecodeCore:
     def frames(self, frames: list[bytes]) -> None:
         """A message from the network: a handshake, or one for the session.  RemoteProtocolError, with nothing changed."""
         if len(frames) == 3 and frames[1] == control.HELLO:
-            self._meet(frames[0], control.parse_hello(frames[2]))
+            hello = control.parse_hello(frames[2])
+            if hello.incarnation in self.peers.lives:
+                self._meet(frames[0], hello, tuple)
+            else:
+                self.meetings.begin(hello, partial(self._meet, frames[0], hello))
         elif len(frames) > 2 and frames[1] == control.MESSAGE:
             control.each(frames[2:], partial(self._take, self.peers.speaker(frames[0])), self.drop)
         else:
             raise RemoteProtocolError("these frames are no message", machine="control", state=f"{len(frames)} frames",
                                       event=frames[1][:16] if len(frames) > 1 else b"")  # fmt: skip
 
-    def _meet(self, address: bytes, hello: control.Hello) -> None:
+    def _meet(self, address: bytes, hello: control.Hello, memories: Fetched) -> None:
         known = hello.incarnation in self.peers.lives
-        welcome = self.peers.meet(address, hello)
+        welcome = self.peers.meet(address, hello, memories)
         if self.hands is not None and not known and not welcome.refused:
             self.hands.met(hello.incarnation, hello.memories)
         self._socket.send_multipart([address, control.WELCOME, control.frame(welcome)])

@@ -115,7 +115,7 @@ class DecodeEngine(DecodeRows):
         faults = faults or Injector(())
         self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))
-        peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology)
+        peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology, faults=faults)
         self.core = DecodeCore(
             session, self.memory, self.backend, peers, faults, socket=socket, resend_seconds=resend_seconds, say=say,
             wait_limit=wait_limit, warn=warn, read_retries=read_retries,
@@ -196,6 +196,7 @@ class DecodeEngine(DecodeRows):
         """
         if not self._crashed:
             self.owner.ask(self._end_all)
+        self.core.meetings.close()
         self.backend.close()
         self.owner.stop()
         trace_footer(self._recorder)

@@ -15,8 +15,10 @@ from functools import partial
 import zmq
 
 from tidegate.engine import control
+from tidegate.engine.fault_spec import MessageFaults
 from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
+from tidegate.engine.noise import Noise
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
 from tidegate.engine.waiting import Wait
@@ -33,8 +35,8 @@ MAX_LINKS = 64
 class Link:
     """One endpoint.  incarnation: of the Decode that has our layout, 0 if none has; pending: calls that wait for it."""
 
-    def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes]) -> None:
-        self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket)
+    def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes], noise: Noise | None) -> None:
+        self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket, noise)
         self.incarnation = 0
         self.pending: list[tuple[float, Call]] = []
 
@@ -57,9 +59,10 @@ class DecodeLinks:
         max_waiting: int = 256,
         on_begin: Callable[[str], None] = lambda request: None,
         limit: float = 10.0,
+        faults: MessageFaults | None = None,
     ) -> None:
         self._owner, self._context, self._hello, self._worker, self._limit = owner, context, hello, worker, limit
-        self._max_waiting, self._on_begin = max_waiting, on_begin
+        self._max_waiting, self._on_begin, self._faults = max_waiting, on_begin, faults or MessageFaults(())
         self._links: dict[Endpoint, Link] = {}
         self._link_of: dict[int, Link] = {}
         self._attempt_of: dict[int, int] = {}
@@ -84,7 +87,7 @@ class DecodeLinks:
                 call.answer.give(Refused(503, f"this Prefill serves {MAX_LINKS} Decodes already", again=True))
                 return
             socket = control.connect(self._context, call.port, call.host, incarnation=self._hello.incarnation)
-            link = self._links[endpoint] = Link(endpoint, socket)
+            link = self._links[endpoint] = Link(endpoint, socket, self._faults.noise())
             self._owner.add(link.socket, partial(self._frames, link))
         if link.incarnation == call.start.incarnation:
             self._begin(link, call)

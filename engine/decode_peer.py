@@ -7,11 +7,13 @@ its incarnation; what READY says is compared, before anything is copied (`decode
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidegate.engine import control
 from tidegate.engine.decode_checks import Announced, checked_parts
 from tidegate.engine.decode_memory import DecodeMemory, Destination
 from tidegate.engine.pull_shm import Part, ShmPull
-from tidegate.engine.slots import SharedMemory, fetch_memory, is_served
+from tidegate.engine.slots import SharedMemory, is_served
 from tidegate.engine.step_blocks import StepTables
 from tidegate.protocol.messages import Ready
 from tidegate.protocol.topology import ALONE, Topology
@@ -25,25 +27,28 @@ def peer_name(life: int, rank: int) -> str:
 
 
 class Peer:
-    """The Prefill that said `hello`.  own_memory: where its rows are to go; topology: how many ranks it has, and which of them sends what;
-    address: where it is spoken to, the latest one.
+    """The Prefill that said `hello`.  own_memory: where its rows are to go; memories: those of its ranks, which are let go of with it;
+    topology: how many ranks it has, and which of them sends what; address: where it is spoken to, the latest one.
 
-    OSError or ValueError, with nothing mapped, where its memory cannot be used.
+    ValueError, with nothing mapped, where its memory cannot be used.
     """
 
     def __init__(
-        self, backend: ShmPull, own_memory: DecodeMemory, hello: control.Hello, address: bytes, topology: Topology = ALONE
-    ) -> None:
+        self, backend: ShmPull, own_memory: DecodeMemory, hello: control.Hello, address: bytes, memories: Sequence[SharedMemory],
+        topology: Topology = ALONE,
+    ) -> None:  # fmt: skip
         self._backend, self._own_memory, self._hello, self.topology = backend, own_memory, hello, topology
         self.address, self.incarnation = address, hello.incarnation
-        self.memories: list[SharedMemory] = []
+        self.memories = list(memories)
         self.tables = StepTables()
         self._compared: dict[int, dict[str, int]] = {}
         try:
-            self._map()
+            self._check()
         except BaseException:
             self.close()
             raise
+        for rank, memory in enumerate(self.memories):
+            backend.connect(peer_name(self.incarnation, rank), memory)
 
     @property
     def digest(self) -> str:
@@ -66,29 +71,15 @@ class Peer:
             self._backend.disconnect(peer_name(self.incarnation, rank))
             memory.close()
 
-    def _map(self) -> None:
-        if len(self.served) != self.topology.p_tp:
-            raise ValueError(f"Prefill has {len(self.served)} ranks, this Decode expects {self.topology.p_tp}: give both sides "
-                             "one tensor_parallel_size of Prefill")  # fmt: skip
-        for served in self.served:
-            self.memories.append(self._mapped(served))
-        for rank, memory in enumerate(self.memories):
-            self._backend.connect(peer_name(self.incarnation, rank), memory)
-
-    def _mapped(self, served: str) -> SharedMemory:
-        memory = fetch_memory(served)
-        layout, why = memory.layout, ""
+    def _check(self) -> None:
         layers, block_size = self._own_memory.layers, self._own_memory.allocator.block_size
-        if layout.digest != self.digest:
-            why = f"layout {layout.digest} is served where {self.digest} was announced"
-        elif len(layout.slot_of_layer) != layers:
-            why = f"Prefill has {len(layout.slot_of_layer)} layers, Decode {layers}: run both with one configuration"
-        elif layout.block_size != block_size:
-            why = f"Prefill has blocks of {layout.block_size} tokens, Decode of {block_size}: give both one block_size"
-        if why:
-            memory.close()
-            raise ValueError(why)
-        return memory
+        for layout in (memory.layout for memory in self.memories):
+            if layout.digest != self.digest:
+                raise ValueError(f"layout {layout.digest} is served where {self.digest} was announced")
+            if len(layout.slot_of_layer) != layers:
+                raise ValueError(f"Prefill has {len(layout.slot_of_layer)} layers, Decode {layers}: run both with one configuration")
+            if layout.block_size != block_size:
+                raise ValueError(f"Prefill has blocks of {layout.block_size} tokens, Decode of {block_size}: give both one block_size")
 
     def parts(self, ready: Ready, destination: Destination, prompt: int) -> list[Part]:
         """The ranges to copy to `destination`, whose prompt has `prompt` tokens.  ValueError where READY does not fit; then nothing

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import zmq
 
 from tidegate.engine import control
+from tidegate.engine.decode_meeting import Fetched
 from tidegate.engine.decode_memory import DecodeMemory, Destination
 from tidegate.engine.decode_peer import Peer
+from tidegate.engine.fault_spec import MessageFaults
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Blocks, Message, Ready, RunFailed, Start
@@ -33,10 +35,11 @@ class Peers:
     """lives: incarnation -> Prefill.  own_memory, topology: as a `Peer` needs them; incarnation: of this Decode."""
 
     def __init__(
-        self, backend: ShmPull, own_memory: DecodeMemory, *, incarnation: int, socket: zmq.Socket[bytes], topology: Topology = ALONE
-    ) -> None:
+        self, backend: ShmPull, own_memory: DecodeMemory, *, incarnation: int, socket: zmq.Socket[bytes], topology: Topology = ALONE,
+        faults: MessageFaults | None = None,
+    ) -> None:  # fmt: skip
         self._backend, self._own_memory, self._own, self.topology = backend, own_memory, incarnation, topology
-        self._socket = socket
+        self._socket, self._faults = socket, faults or MessageFaults(())
         self.lives: dict[int, Peer] = {}
         self._at: dict[bytes, Peer] = {}
         self._out: dict[int, control.Outbox] = {}
@@ -45,17 +48,20 @@ class Peers:
 
     # ---- who there is ---------------------------------------------------------------------------------------------
 
-    def meet(self, address: bytes, hello: control.Hello) -> control.Welcome:
-        """The answer to a HELLO; `refused` is set, and nothing has changed, where its memory cannot be used."""
+    def meet(self, address: bytes, hello: control.Hello, memories: Fetched) -> control.Welcome:
+        """The answer to a HELLO; `refused` is set, and nothing has changed, where its memory cannot be used.  memories: asked, of a life
+        that is not known yet, for what it serves.
+        """
         peer = self.lives.get(hello.incarnation)
         if peer is None:
-            if len(self.lives) >= MAX_PEERS:
-                return self._answer("", f"this Decode serves {MAX_PEERS} Prefills already")
             try:
-                peer = Peer(self._backend, self._own_memory, hello, address, self.topology)
+                peer = Peer(self._backend, self._own_memory, hello, address, memories(), self.topology)
             except (OSError, ValueError) as error:
                 return self._answer("", str(error))
-            self.lives[hello.incarnation], self._out[hello.incarnation] = peer, control.Outbox(self._socket)
+            if len(self.lives) >= MAX_PEERS:
+                peer.close()
+                return self._answer("", f"this Decode serves {MAX_PEERS} Prefills already")
+            self.lives[hello.incarnation], self._out[hello.incarnation] = peer, control.Outbox(self._socket, self._faults.noise())
         self._at.pop(peer.address, None)  # where it was before it connected anew nobody is
         self._at[address], peer.address = peer, address
         return self._answer(peer.digest)

@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from tidegate.engine.noise import Noise
+
 __all__ = ["FaultSpec", "MessageFaults"]
 
 
@@ -20,12 +22,13 @@ class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it; or, with a
     `chance` below 1, that share of them, which `seed` and their count decide.
 
-    where: read, save, load, fill, attend, or send; what: for send the message's tag, else ignored; delay: seconds; layer, chunk,
+    where: read, save, load, fill, attend, send, or wire (what leaves for a peer at one moment: `Noise`); what: for send the message's tag,
+    else ignored; delay: seconds; layer, chunk,
     attempt: 0 matches any; mode: ok (only the delay), quiet, unknown for copies; ok, lose, double for messages.  A delayed message
     is START only, in the proxy.
     """
 
-    where: Literal["read", "save", "load", "fill", "attend", "send"]
+    where: Literal["read", "save", "load", "fill", "attend", "send", "wire"]
     mode: Literal["ok", "quiet", "unknown", "lose", "double"] = "ok"
     what: str = ""
     nth: int = 0
@@ -64,6 +67,11 @@ class MessageFaults:
             if spec.where == "send" and spec.what == tag and self._due(spec):
                 return {"lose": 0, "double": 2}.get(spec.mode, 1), spec.delay
         return 1, 0.0
+
+    def noise(self) -> Noise | None:
+        """For one peer's messages, or None where nobody asked for it."""
+        mine = [spec for spec in self._specs if spec.where == "wire"]
+        return Noise(lambda: next((spec.seed + self._seen[spec] for spec in mine if self._due(spec)), None)) if mine else None
 
     def copies_of(self, tag: str) -> int:
         """As `message`, without a delay."""

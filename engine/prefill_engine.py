@@ -99,7 +99,7 @@ class PrefillEngine(PrefillCalls):
         )  # fmt: skip
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
-        self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{self.incarnation:x}")
+        self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}")  # which all may read: not the incarnation
         self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address, tuple(other.memory for other in others))
 
     # ---- from any thread -------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class PrefillWorker:
             lookahead=config.model_config().lookahead,
         )  # fmt: skip
         self.links = DecodeLinks(
-            engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting,
+            engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting, faults=self.faults,
             on_begin=lambda request: parent.say("taken", request=request),
         )  # fmt: skip
         if config.p_tp > 1:

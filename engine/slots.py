@@ -9,6 +9,7 @@ served.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import mmap
@@ -16,6 +17,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Self
 
@@ -188,7 +190,7 @@ class MemoryServer:
 def is_served(address: str) -> bool:
     """Does anybody serve memory at `address`?  The system takes the address away when its process ends, and not before."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
+        probe.setblocking(False)  # one that is stopped takes nobody, and after a while no connection fits any more
         try:
             probe.connect("\0" + address)
         except ConnectionRefusedError:
@@ -215,8 +217,11 @@ def send_memory(peer: socket.socket, memory: SharedMemory) -> None:
         os.close(fd)
 
 
-def receive_memory(peer: socket.socket) -> SharedMemory:
-    """What `send_memory` sent, mapped read-only; ValueError for anything else."""
+def receive_memory(peer: socket.socket, until: float | None = None) -> SharedMemory:
+    """What `send_memory` sent, mapped read-only; ValueError for anything else, TimeoutError if not all is there when the monotonic clock
+    says `until`.
+    """
+    _hurry(peer, until)
     head, fds, _, _ = socket.recv_fds(peer, 4, 1, socket.MSG_CMSG_CLOEXEC)
     if len(head) != 4 or len(fds) != 1:
         for fd in fds:
@@ -230,6 +235,7 @@ def receive_memory(peer: socket.socket) -> SharedMemory:
             raise ValueError(f"the peer announced a layout of {size} bytes: at most {MAX_LAYOUT_BYTES} are read")
         body = bytearray()
         while len(body) < size:
+            _hurry(peer, until)
             piece = peer.recv(size - len(body))
             if not piece:
                 raise ValueError(f"the peer closed after {len(body)} of {size} bytes of its layout")
@@ -241,10 +247,19 @@ def receive_memory(peer: socket.socket) -> SharedMemory:
     return SharedMemory.map(fds[0], layout)
 
 
+def _hurry(peer: socket.socket, until: float | None) -> None:
+    """Each piece has the rest of the time, and no more: one byte now and then is no way to hold a reader."""
+    if until is not None:
+        if (left := until - time.monotonic()) <= 0:
+            raise TimeoutError("not all has come in time")
+        peer.settimeout(left)
+
+
 def fetch_memory(address: str, timeout: float = 10.0) -> SharedMemory:
-    """Map the memory that a MemoryServer of this machine serves at `address`; OSError where nobody serves it in
-    `timeout` s.
+    """Map the memory that a MemoryServer of this machine and user serves at `address`; OSError where nobody has served it in
+    `timeout` s, or somebody else does.
     """
+    until = time.monotonic() + timeout
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(timeout)
         try:
@@ -253,4 +268,10 @@ def fetch_memory(address: str, timeout: float = 10.0) -> SharedMemory:
             raise OSError(
                 error.errno, f"no memory server at {address!r}: {error.strerror}; is Prefill running here?"
             ) from error
-        return receive_memory(peer)
+        if (user := _user(peer)) != os.geteuid():
+            why = f"memory at {address!r} is served by user {user}, this is user {os.geteuid()}: run both as one"
+            raise PermissionError(errno.EPERM, why)
+        try:
+            return receive_memory(peer, until)
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, f"the memory server at {address!r} has not handed it over in {timeout:g} s") from None

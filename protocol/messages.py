@@ -160,7 +160,7 @@ def decode(data: bytes) -> Message:
         )  # fmt: skip
     try:
         return _decoder.decode(memoryview(data)[1:])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # nesting, even in what would be skipped
         raise RemoteProtocolError(
             f"not a message of version {VERSION}: {error}",
             machine="wire", state=f"{len(data)} bytes", event=bytes(data[:16]),

@@ -37,7 +37,8 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
         "gen": [[str(BIN / "tidegate"), "gen", "--check"]],
     }
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
-    table["soak"] = [[str(BIN / "tidegate"), "soak", "--minutes", "10" if long else "1"]]
+    soak = [str(BIN / "tidegate"), "soak", "--minutes"]
+    table["soak"] = [[*soak, "10"], [*soak, "5", "--faults", "wire,strangers"]] if long else [[*soak, "1"]]
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:

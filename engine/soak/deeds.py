@@ -19,23 +19,27 @@ from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.soak.fleet import ROLES, Fleet
 from tidegate.engine.soak.kinds import KINDS, Life
 from tidegate.engine.soak.processes import cut
+from tidegate.engine.soak.strangers import Strangers
 
 __all__ = ["Deed", "Deeds", "draw_deeds"]
 
 MOST = 3
-SERVERS = ("prefill", "decode")
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """kind: of KINDS; role: whom it strikes, "pool" for the pool; at: seconds after the round began; seconds: how long it lasts."""
+    """kind: of KINDS; role: whom it strikes, "pool" for the pool, "everybody" for all; at: seconds after the round began; seconds: how
+    long it lasts; seed: of what it draws.
+    """
 
     kind: str
     role: str
     at: float
     seconds: float
+    seed: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.role} at {self.at:.1f} s" + (f" for {self.seconds:.1f} s" if self.kind in ("stop", "full") else "")
+        lasts = f" for {self.seconds:.1f} s" if self.kind in ("stop", "full", "strangers") else ""
+        return f"{self.kind} {self.role} at {self.at:.1f} s{lasts}"
 
 
 def draw_deeds(draw: random.Random, faults: Collection[str]) -> list[Deed]:
@@ -44,8 +48,10 @@ def draw_deeds(draw: random.Random, faults: Collection[str]) -> list[Deed]:
     count = draw.choice((0, 1, 1, 2, MOST)) if kinds else 0
     deeds = []
     for kind in [draw.choice(kinds) for _ in range(count)]:
-        role = "pool" if kind in ("evict", "full") else draw.choice(ROLES)
-        deeds.append(Deed(kind, role, draw.uniform(0.0, 3.0), draw.uniform(0.1, 2.0)))
+        role = "pool" if kind in ("evict", "full") else "everybody" if kind == "strangers" else draw.choice(ROLES)
+        at, seconds = draw.uniform(0.0, 3.0), draw.uniform(0.1, 2.0) * (3 if kind == "strangers" else 1)
+        at, seconds = draw.uniform(0.0, 3.0), draw.uniform(0.1, 2.0) * (3 if kind == "strangers" else 1)
+        deeds.append(Deed(kind, role, at, seconds, draw.getrandbits(32)))
     return sorted(deeds, key=lambda deed: deed.at)
 
 
@@ -54,6 +60,7 @@ class Deeds:
 
     def __init__(self, fleet: Fleet, pool: LocalPool, *, spare: int) -> None:
         self._fleet, self._pool, self._spare = fleet, pool, spare
+        self._strangers = Strangers(fleet.ports, lambda: fleet.pid("prefill"))
 
     async def carry_out(self, life: Life, deeds: list[Deed]) -> None:
         """All of one round, each at its time, or as soon as the one before is over."""
@@ -67,12 +74,14 @@ class Deeds:
                     await self._stop(deed)
                 case "cut":
                     cut(self._fleet.pid(deed.role))
+                case "strangers":
+                    await self._strangers.come(deed.seed, deed.seconds)
                 case "evict" | "full":
                     await self._fill(deed)
 
     async def _kill(self, life: Life, deed: Deed) -> None:
-        """Neither Prefill nor Decode knows the other's next life: both go, one after the other."""
-        dead = ["proxy"] if deed.role == "proxy" else sorted(SERVERS, key=lambda role: role != deed.role)
+        """Decode reads from the next life of a Prefill; a Prefill does not know a Decode's next life: it goes shortly after it."""
+        dead = ["decode", "prefill"] if deed.role == "decode" else [deed.role]
         for number, role in enumerate(dead):
             await asyncio.sleep(deed.seconds / 4 if number else 0)
             self._fleet.kill(role)

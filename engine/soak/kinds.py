@@ -34,6 +34,7 @@ KINDS: dict[str, Kind] = {
     "loss": Kind("a message that is answered or said again is lost", costs=False),
     "silence": Kind("a message that is said once is lost: START, ABORT, RUN_FAILED, BLOCKS", costs=True),
     "dup": Kind("a message comes twice", costs=False),
+    "wire": Kind("among what is said comes what means nothing, or meant something once", costs=False),
     "slow": Kind("a read, save or load takes long", costs=False),
     "fail": Kind("a read fails, and nothing lands", costs=True),
     "unknown": Kind("a read fails, and its bytes may land later", costs=True),
@@ -43,6 +44,7 @@ KINDS: dict[str, Kind] = {
     "abort": Kind("a client leaves before it is answered", costs=False),
     "evict": Kind("the pool evicts everything that nobody has pinned", costs=False, deed=True),
     "full": Kind("the pool is full for a while", costs=True, deed=True),
+    "strangers": Kind("anyone comes to any port, and says anything", costs=False, deed=True),
     "stop": Kind("a process is stopped (SIGSTOP) and goes on", costs=False, deed=True),
     "cut": Kind("the TCP connections of a process are shut down", costs=True, deed=True),
     "kill": Kind("a process is killed (-9) and started again at the same address", costs=True, deed=True),
@@ -133,6 +135,8 @@ def _specs(names: Collection[str], draw: random.Random) -> tuple[tuple[FaultSpec
     if "dup" in names:
         both += [spec("send", "double", 0.2, what=tag) for tag in RESENT + SAID_ONCE]
         proxy.append(spec("send", "double", 0.2, what="START"))
+    if "wire" in names:
+        both.append(spec("wire", "ok", 0.15))
     if "silence" in names:
         both += [spec("send", "lose", 0.05, what=tag) for tag in SAID_ONCE]
         proxy.append(spec("send", "lose", 0.05, what="START"))

@@ -27,13 +27,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class Holding(msgspec.Struct, frozen=True):
     """What a process has open.  files: what else than TCP connections, by kind, with how many of each; connections: established ones;
-    threads, memory_files: how many.
+    threads, memory_files: how many; resident: bytes of memory of its own.
     """
 
     files: dict[str, int]
     connections: int
     threads: int
     memory_files: int
+    resident: int = 0
 
 
 def _links(pid: int) -> list[tuple[int, str]]:
@@ -60,12 +61,13 @@ def holding(pid: int) -> Holding:
         else:
             files[re.sub(r"\[\d+\]|\(deleted\)|[0-9a-f]{8,}", "", link).strip()] += 1
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return Holding(dict(files), connections, len(os.listdir(f"/proc/{pid}/task")), sum("memfd:tidegate" in line for line in maps))
+    return Holding(dict(files), connections, len(os.listdir(f"/proc/{pid}/task")), sum("memfd:tidegate" in line for line in maps),
+                   resident(pid))  # fmt: skip
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that it has, shared ones included."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of memory that it has for itself; what it shares is there from the beginning, and counted as it is touched."""
+    return int(re.findall(r"RssAnon:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) << 10
 
 
 def alive(pid: int) -> bool:

@@ -27,6 +27,8 @@ AT_REST: dict[str, dict[str, tuple[str, ...]]] = {
 """Machine -> the phases in which it holds nothing and waits for nobody."""
 ZERO = {"prefill": ("prefill_calls",), "decode": ("prompts_waiting",), "proxy": ("requests_open",)}
 ALL_FREE = {"prefill": ("blocks",), "decode": ("blocks", "hot_rows"), "proxy": ()}
+SPARE_MEMORY = 64 << 20
+"""Bytes: what an allocator keeps of the threads and bodies that there were."""
 SPARE_FILES, SPARE_THREADS, SPARE_CONNECTIONS = 4, 16, 160
 
 
@@ -54,6 +56,8 @@ def grown(role: str, before: Holding, now: Holding) -> list[str]:
         found.append(f"{now.threads} threads, first {before.threads}")
     if now.connections > SPARE_CONNECTIONS:
         found.append(f"{now.connections} connections")
+    if now.resident > before.resident + SPARE_MEMORY:
+        found.append(f"{now.resident >> 20} MiB of memory, first {before.resident >> 20}")
     if before.memory_files and now.memory_files > before.memory_files:  # 0: it has met nobody yet
         found.append(f"{now.memory_files} pieces of shared memory, first {before.memory_files}")
     return [f"{role}: {one}" for one in found]

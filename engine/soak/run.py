@@ -34,7 +34,7 @@ from tidegate.engine.soak.traffic import HUNG, LEFT, Answer, Question, Texts, as
 __all__ = ["soak"]
 
 ROUNDS = (3, 8)
-"""Of a life: between so many and so many."""
+"""Of a life: between so many and so many; of the first, in which nothing goes wrong, one."""
 QUESTIONS, SPREAD, LEAVE = (4, 16), 3.0, 0.2
 PATIENCE = 60.0
 """Seconds: of a client beyond its request's deadline, and until everything is at rest; for a machine that has other things to do."""
@@ -122,7 +122,7 @@ class _Soak:
                    f"{', '.join(life.faults) or 'none'}")  # fmt: skip
         await self._fleet.start(life)
         report.lives += 1
-        for _ in range(draw.randint(*ROUNDS)):
+        for _ in range(draw.randint(*ROUNDS) if life.number else 1):
             await self._round(life, draw)
             report.rounds += 1
             if time.monotonic() > until or 0 < rounds <= report.rounds or report.found:
@@ -146,7 +146,7 @@ class _Soak:
 
     async def _round(self, life: Life, draw: random.Random) -> None:
         report = self._report
-        deeds = draw_deeds(draw, self._faults) if life.number or report.rounds else []  # in the first nothing goes wrong at all
+        deeds = draw_deeds(draw, self._faults) if life.number else []
         leave = LEAVE if "abort" in self._faults else 0.0
         questions = self._texts.questions(report.rounds, count=draw.randint(*QUESTIONS), spread=SPREAD, leave=leave)
         before = self._judge.counts

@@ -41,6 +41,16 @@ main()
 """Of the first request that ends, one block stays behind."""
 
 
+CARELESS = """
+import msgspec
+from tidegate.engine import control
+control.parse_hello = lambda data: msgspec.json.decode(data, type=control.Hello)
+from tidegate.engine.decode_worker import main
+main()
+"""
+"""A HELLO that is none is nobody's fault."""
+
+
 def with_slots(shared: int) -> int:
     """A seed whose servers have so many shared buffers."""
     return next(seed for seed in range(1000) if draw_life(seed, 1, (), Sizes()).config.shared_buffers == shared)
@@ -70,9 +80,14 @@ def test_a_worker_that_dies_is_named() -> None:
     assert out.said["prefill"] == ["no such device"]
 
 
+def test_a_server_that_takes_a_strangers_word_badly_is_found() -> None:
+    out = soak(5, ("strangers",), 2, argv=planted("decode", CARELESS), rounds=6, first=1)
+    assert any(text.startswith("the decode failed: decode: ") for text in out.found), out
+
+
 def test_servers_that_are_well_have_nothing_to_be_found() -> None:
     told: list[str] = []
-    out = soak(5, ("dup", "loss", "abort", "evict"), 1, rounds=2, first=1, told=told.append)
+    out = soak(5, ("dup", "loss", "wire", "abort", "evict", "strangers"), 1, rounds=2, first=1, told=told.append)
     assert (out.found, out.equal + out.left, out.rounds) == ([], out.asked, 2)
     assert out.logits_equal >= out.equal > 0
     assert len(told) == 3
@@ -147,10 +162,10 @@ def test_what_is_not_at_rest(change: dict[str, float], said: list[str]) -> None:
 def test_what_has_grown() -> None:
     before = processes.Holding({"pipe:": 2}, 3, 10, 1)
     assert grown("decode", before, processes.Holding({"pipe:": 6}, 100, 20, 1)) == []
-    found = grown("decode", before, processes.Holding({"pipe:": 7, "socket:": 5}, 161, 27, 2))
+    found = grown("decode", before, processes.Holding({"pipe:": 7, "socket:": 5}, 161, 27, 2, 65 << 20))
     assert [text.split(": ", 1)[1] for text in found] == [
         "7 descriptors of pipe:, first 2", "5 descriptors of socket:, first 0", "27 threads, first 10", "161 connections",
-        "2 pieces of shared memory, first 1",
+        "65 MiB of memory, first 0", "2 pieces of shared memory, first 1",
     ]  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ import zmq
 from tidegate.engine import control
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.copying import Work
+from tidegate.engine.decode_meeting import fetch
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.faults import Injector
@@ -25,7 +28,7 @@ from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION
+from tidegate.protocol.messages import VERSION, decode
 
 
 class Bench:
@@ -33,14 +36,14 @@ class Bench:
 
     def __init__(self, on_frames: Callable[[list[bytes]], None], tick: float) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        socket, port = control.bind(self.context, 0)
+        socket, self.port = control.bind(self.context, 0)
         self.ticks: list[float] = []
         self.looks = 0
         self.crashes: list[BaseException] = []
         self.crashed = threading.Event()
         self.owner = Owner("bench", socket, on_frames=on_frames, on_tick=lambda: self.ticks.append(time.monotonic()),
                            after=self._look, on_crash=self._crash, tick=tick)  # fmt: skip
-        self.dealer = control.connect(self.context, port)
+        self.dealer = control.connect(self.context, self.port)
         self.owner.start()
 
     def _look(self) -> None:
@@ -135,10 +138,38 @@ def test_an_error_in_a_posted_call_ends_the_worker(bench: Callable[..., Bench]) 
 
 
 @pytest.mark.parametrize("parse", [control.parse_hello, control.parse_welcome])
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"version":7,"incarnation":1,"digest":"","memory":""}'])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"version":7,"incarnation":1,"digest":"","memory":""}', b'{"x":' + b"[" * 9999])
 def test_a_handshake_that_is_none_is_refused(parse: Callable[[bytes], Any], data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         parse(data)
+
+
+@pytest.mark.parametrize("change", [{"incarnation": 1 << 63}, {"incarnation": 0}, {"memory": "m" * 201}, {"others": ("m",) * 1024}])
+def test_a_hello_beyond_all_measure_is_refused(change: dict[str, Any]) -> None:
+    good = control.Hello(VERSION, 1, "digest", "memory")
+    assert control.parse_hello(control.frame(good)) == good
+    with pytest.raises(RemoteProtocolError):
+        control.parse_hello(control.frame(msgspec.structs.replace(good, **change)))
+
+
+def test_a_message_that_nests_is_refused_like_any_other() -> None:
+    """Each level is a call of the parser, even where the value is none that anybody wants."""
+    for_nobody = bytes((VERSION, 0x94)) + b"\xa9COMMITTED" + b"\x94\x01\x01\x01\x00" + b"\x91" * 9999
+    with pytest.raises(RemoteProtocolError, match="recursion"):
+        decode(for_nobody)
+
+
+def test_a_message_without_measure_is_not_taken_in(bench: Callable[..., Bench]) -> None:
+    heard: Any = queue.Queue()
+    b = bench(lambda frames: heard.put(len(frames[1])))
+    stranger = control.connect(b.context, b.port)
+    stranger.setsockopt(zmq.LINGER, 0)
+    for size in (control.MAX_BYTES, control.MAX_BYTES + 1):
+        stranger.send(bytes(size))
+    assert heard.get(timeout=60) == control.MAX_BYTES
+    b.dealer.send(b"good")
+    assert heard.get(timeout=60) == 4
+    stranger.close()
 
 
 LAYOUT = plan_layout([0, 1, 0], {"main": 4, "index": 2}, "float32", blocks=6, block_size=4)
@@ -151,6 +182,10 @@ def own_memory(layers: int = 3, block_size: int = 4) -> DecodeMemory:
 
 def peers_of(backend: ShmPull, own: DecodeMemory, context: zmq.Context[zmq.Socket[bytes]]) -> Peers:
     return Peers(backend, own, incarnation=3, socket=context.socket(zmq.ROUTER))
+
+
+def meet(peers: Peers, hello: control.Hello) -> control.Welcome:
+    return peers.meet(b"a", hello, partial(fetch, hello, peers.topology))
 
 
 @pytest.fixture
@@ -169,12 +204,12 @@ def met() -> Iterator[tuple[Peers, control.Hello]]:
 def test_a_peer_is_met_once_and_told_what_is_mapped(met: tuple[Peers, control.Hello]) -> None:
     peers, hello = met
     for wrong in ({"digest": "0" * 16}, {"memory": "tidegate-nobody"}, {"others": (hello.memory,)}):
-        assert peers.meet(b"a", msgspec.structs.replace(hello, **wrong)).refused
+        assert meet(peers, msgspec.structs.replace(hello, **wrong)).refused
         assert not peers.lives
     with pytest.raises(RemoteProtocolError, match="has not introduced himself"):
         peers.speaker(b"a")
     for _ in range(2):
-        assert peers.meet(b"a", hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
+        assert meet(peers, hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
     assert list(peers.lives) == [11]
     peers.speaker(b"a")
     with pytest.raises(RemoteProtocolError):
@@ -187,7 +222,7 @@ def test_a_peer_is_met_once_and_told_what_is_mapped(met: tuple[Peers, control.He
 def test_a_peer_of_another_shape_is_refused(met: tuple[Peers, control.Hello], layers: int, block_size: int, why: str) -> None:
     _, hello = met
     context = zmq.Context[zmq.Socket[bytes]]()
-    assert why in peers_of(ShmPull(), own_memory(layers, block_size), context).meet(b"a", hello).refused
+    assert why in meet(peers_of(ShmPull(), own_memory(layers, block_size), context), hello).refused
     context.destroy(linger=0)
 
 

@@ -1,5 +1,6 @@
 """Layer memory: what a layout refuses, who can write, and what a killed Prefill leaves."""
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -213,6 +215,64 @@ def test_what_is_no_memory_server_is_refused(memory):
     say(lambda peer: (socket.send_fds(peer, [b"\0\0\0\x02"], [fd]), peer.sendall(b"{}")), "missing required field")
     assert os.listdir("/proc/self/fd") == before
     os.close(fd)
+
+
+@contextlib.contextmanager
+def listening(address, talk=lambda peer: None, backlog=1):
+    """Somebody at `address` that does `talk` with the first who comes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind("\0" + address)
+        server.listen(backlog)
+
+        def serve():
+            with contextlib.suppress(OSError), server.accept()[0] as peer:
+                talk(peer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_server_that_drips_has_no_more_time_than_one_that_is_mute(memory, address):
+    def drip(peer):
+        socket.send_fds(peer, [b"\0\0\x10\0"], [fd])
+        while True:
+            peer.send(b"{")
+            threading.Event().wait(0.02)
+
+    fd, before = memory.reader_fd(), None
+    with listening(address, drip):
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(OSError, match=r"has not handed it over in 0\.3 s"):
+            slots.fetch_memory(address, timeout=0.3)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    os.close(fd)
+
+
+def test_memory_of_another_user_is_not_mapped(memory, address, monkeypatch):
+    server, me = slots.MemoryServer(memory, address), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)  # this process is somebody else from here on
+    with pytest.raises(PermissionError, match=f"served by user {me}, this is user {me + 1}"):
+        slots.fetch_memory(address)
+    monkeypatch.undo()
+    slots.fetch_memory(address).close()
+    server.close()
+
+
+def test_one_that_takes_nobody_is_there_and_nobody_waits_for_it(address):
+    """A stopped Prefill: each look at it stays in its queue, which fills; then a look must not wait for room."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopped:
+        stopped.bind("\0" + address)
+        stopped.listen(0)
+        answers = []
+        looking = threading.Thread(target=lambda: answers.extend(slots.is_served(address) for _ in range(200)), daemon=True)
+        looking.start()
+        looking.join(60)
+        assert answers == [True] * 200
+    assert not slots.is_served(address)
 
 
 def test_an_address_in_use_is_named(memory, address):

@@ -1,0 +1,170 @@
+"""Strangers at every port: what comes to a server that anyone of this machine can reach.
+
+Rules: what a stranger says is drawn from the seed of its visit; nobody of them knows what only our processes tell each other (an
+incarnation, an attempt), and nobody asks for work in good form; each lets go of everything before its visit ends, so none of it may be
+found on the other side afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import zmq.asyncio
+
+from tidegate.engine import control
+from tidegate.protocol.messages import VERSION, Abort, Committed, Ready, Revoked, RunFailed, TransferId, encode
+
+__all__ = ["Strangers", "memory_addresses"]
+
+AT_ONCE = 4
+HOLD = 0.5
+BIG = control.MAX_BYTES + (1 << 20)
+Visit = Callable[[random.Random], Awaitable[None]]
+
+
+def memory_addresses(pid: int) -> list[str]:
+    """Where that process serves memory: every user of the machine can read it."""
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return sorted({name[1:] for name in names if name.startswith(f"@tidegate-{pid}-")})
+
+
+class Strangers:
+    """ports: of the servers, by role, and "control"; prefill: process id of the Prefill.  visits: made so far."""
+
+    def __init__(self, ports: Mapping[str, int], prefill: Callable[[], int]) -> None:
+        self._ports, self._prefill = ports, prefill
+        self.visits = 0
+
+    async def come(self, seed: int, seconds: float) -> None:
+        """Visit, some side by side, for so long."""
+        end = asyncio.get_running_loop().time() + seconds
+
+        async def one(number: int) -> None:
+            draw = random.Random(f"{seed}/{number}")
+            kinds: list[Visit] = [self._bytes, self._http, self._frames, self._greeting, self._stalling, self._memory]
+            while asyncio.get_running_loop().time() < end:
+                # whoever is not let in, or is hung up on, has seen what it came for
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                    await asyncio.wait_for(draw.choice(kinds)(draw), 30)
+                self.visits += 1
+
+        await asyncio.gather(*(one(number) for number in range(AT_ONCE)))
+
+    # ---- TCP ------------------------------------------------------------------------------------------------------
+
+    async def _say(self, port: int, *pieces: bytes, hold: float = 0.0) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.wait_for(writer.drain(), 10)
+                await asyncio.sleep(hold / len(pieces))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(1 << 16), HOLD)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _bytes(self, draw: random.Random) -> None:
+        """Noise, or the beginning of something, at any port."""
+        port = self._ports[draw.choice(sorted(self._ports))]
+        greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
+        said = draw.choice([
+            [], [draw.randbytes(draw.randrange(1, 5000))], [greeting[: draw.randrange(1, 64)]], [greeting, draw.randbytes(200)],
+            [greeting, b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"], [b"GET /health HTTP/1.1\r\n"],
+            [b"GET / HTTP/1.1\r\nA: ", *[b"b" * 999] * 200],
+            [b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"],
+        ])  # fmt: skip
+        await self._say(port, *said or [b""], hold=draw.uniform(0, HOLD))
+
+    async def _http(self, draw: random.Random) -> None:
+        """A request that is none, or of what is not served."""
+        role = draw.choice(sorted(set(self._ports) - {"control"}))
+        nested = b'{"prompt":' + b"[" * 100_000
+        params = {"request_id": "cmpl-x-0", "attempt": draw.getrandbits(62) + 1, "incarnation": 1, "remote_host": "127.0.0.1"}
+        bodies = [
+            b"", b"{", nested, b'{"x":' + b"[" * 100_000, b'\xff\xfe{"prompt":[1]}', b'{"prompt":[1e400]}',
+            b'{"prompt":[-1],"max_tokens":1}',
+            b'{"prompt":' + b"9" * 10_000 + b"}", b'{"prompt":"' + b"a" * BIG + b'"}', draw.randbytes(1000),
+            json.dumps({"prompt": [1], "max_tokens": 1, "kv_transfer_params": params | {"remote_port": self._ports["proxy"]}}).encode(),
+            json.dumps({"role": "prefill", "url": "http://192.0.2.1:9"}).encode(), json.dumps(params).encode(),
+        ]  # fmt: skip
+        body, method = draw.choice(bodies), draw.choice(["POST", "POST", "POST", "GET", "PUT", "DELETE", "BREW"])
+        path = draw.choice(["/v1/completions", "/v1/metaserver", "/v1/instances", "/../../etc/passwd", "/" + "x" * 3000])
+        length = draw.choice([len(body), len(body), max(0, len(body) - 5), len(body) + 5])
+        kind = draw.choice(["application/json", "application/json", "text/plain"])
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+        await self._say(self._ports[role], head.encode(), body)
+
+    # ---- the control port -----------------------------------------------------------------------------------------
+
+    async def _frames(self, draw: random.Random) -> None:
+        """Well-formed multiparts of somebody who has not introduced himself, or who cannot speak."""
+        run = TransferId(draw.getrandbits(62), 1, 1)
+        true = [
+            encode(Ready("x", run.run, run, 0, 1, 1, 0, 8, False)), encode(Committed(run)), encode(Revoked(run)),
+            encode(RunFailed("x", run.run, run.run)), encode(Abort("x", run.run)),
+        ]  # fmt: skip
+        one = draw.choice(true)
+        await self._multipart(draw.choice([
+            [b""], [control.MESSAGE], [control.MESSAGE, *true], [control.MESSAGE, draw.randbytes(500)],
+            [control.MESSAGE, one[: len(one) // 2]],
+            [control.MESSAGE, bytes((VERSION + 1,)) + one[1:]], [control.MESSAGE, *[one] * 1000], [b"x" * 100] * 50, [b"", b"", b""],
+            [control.MESSAGE, bytes(BIG)], [control.MESSAGE, one[:2] + b"\x91" * 9999], [control.HELLO, b'{"x":' + b"[" * 9999],
+            [control.HELLO, draw.randbytes(99)], [control.WELCOME, b"{}"],
+        ]))  # fmt: skip
+
+    async def _greeting(self, draw: random.Random) -> None:
+        """A HELLO that is one, but of another version, or of memory that is nowhere."""
+        served = draw.choice(["", "tidegate-nobody", "\0", "\ud800", "m" * 150, "m" * 300])
+        others = tuple(["tidegate-nobody"] * draw.choice([0, 0, 1, 2000]))
+        hello = {"version": draw.choice([VERSION, VERSION, 1, -1]), "incarnation": draw.choice([secrets.randbits(62) + 1, 0, -1, 1 << 70]),
+                 "digest": "d" * 16, "memory": served, "others": others}  # fmt: skip
+        await self._multipart([control.HELLO, json.dumps(hello).encode()])
+
+    async def _stalling(self, draw: random.Random) -> None:
+        """A HELLO whose memory is served by somebody who says nothing, says it slowly, or hands over what is no memory."""
+        address = f"tidegate-stranger-{secrets.token_hex(8)}"
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                writer.write(draw.choice([b"", b"\0", b"\0\0\0\x10", b"\0\0\x10\0"]))
+                await asyncio.sleep(draw.uniform(0, 4 * HOLD))
+                writer.close()
+
+        server = await asyncio.start_unix_server(serve, path="\0" + address)
+        async with server:
+            hello = control.Hello(VERSION, secrets.randbits(62) + 1, "d" * 16, address)
+            await self._multipart([control.HELLO, control.frame(hello)])
+
+    async def _multipart(self, frames: list[bytes]) -> None:
+        with zmq.asyncio.Context() as context:
+            dealer = context.socket(zmq.DEALER)
+            try:
+                dealer.setsockopt(zmq.LINGER, 0)
+                dealer.connect(f"tcp://127.0.0.1:{self._ports['control']}")
+                await dealer.send_multipart(frames)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(dealer.recv_multipart(), HOLD)
+            finally:
+                dealer.close(linger=0)
+
+    # ---- memory ---------------------------------------------------------------------------------------------------
+
+    async def _memory(self, draw: random.Random) -> None:
+        """At the address where Prefill hands its memory over: come, say something or nothing, and go; it is handed over to this user."""
+        for address in memory_addresses(self._prefill()):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+                one.setblocking(False)
+                one.connect("\0" + address)
+                if draw.random() < 0.5:
+                    one.send(draw.randbytes(100))
+                await asyncio.sleep(draw.uniform(0, HOLD))
