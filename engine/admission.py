@@ -39,11 +39,12 @@ STOPPING = Refused(503, "this Decode is stopping", again=True)
 
 class Active:
     """One attempt.  since: when it got its memory, and its deadline began to run; None: it waits for it; why: how it is to be answered
-    if it fails; stop: it shall make no further token; first: is it the first attempt at this prompt?
+    if it fails; stop: it shall make no further token; first: is it the first attempt at this prompt, but for one that was dropped?
+    dropped: did an earlier one give up its blocks to others?
     """
 
-    def __init__(self, ask: Ask, attempt: int, *, first: bool = True) -> None:
-        self.ask, self.attempt, self.first = ask, attempt, first
+    def __init__(self, ask: Ask, attempt: int, *, first: bool = True, dropped: bool = False) -> None:
+        self.ask, self.attempt, self.first, self.dropped = ask, attempt, first, dropped
         self.since: float | None = None
         self.tokens: list[int] = []
         self.logits: list[torch.Tensor] = []
@@ -105,9 +106,9 @@ class Admission:
         if self._core.memory.waits(attempt):
             self._say("taken", request=ask.request)
 
-    def _attempt(self, ask: Ask, *, first: bool = True) -> int:
+    def _attempt(self, ask: Ask, *, first: bool = True, dropped: bool = False) -> int:
         attempt = self._core.new_attempt(Wanted(ask.request, ask.prompt, ask.new_tokens))
-        self.active[attempt] = Active(ask, attempt, first=first)
+        self.active[attempt] = Active(ask, attempt, first=first, dropped=dropped)
         return attempt
 
     def admitted(self, attempt: int) -> None:
@@ -151,11 +152,20 @@ class Admission:
         self._say("debug", request=one.ask.request, attempt=one.attempt, ok=True, tokens=one.tokens, logits=logits, tags=one.tags)
         one.ask.answer.give(Answered(one.tokens))
 
+    def drop(self, one: Active) -> None:
+        """Its memory goes to others; what it has made is forgotten, and its prompt asked for again, behind all that wait."""
+        if one.stop:  # it has no use for more
+            self.finished(one)
+            return
+        self._core.finish(one.attempt)
+        del self.active[one.attempt]
+        self._attempt(one.ask, first=one.first, dropped=True)
+
     def failed(self, attempt: int, reason: str) -> None:
         one = self.active[attempt]
         if one.first and one.why is None and attempt in self._core.deserted:
             del self.active[attempt]
-            self._attempt(one.ask, first=False)
+            self._attempt(one.ask, first=False, dropped=one.dropped)
         else:
             self._answer_failed(one, one.why or Refused(500, reason))
 

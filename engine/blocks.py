@@ -78,6 +78,11 @@ class BlockAllocator:
         """Has it asked, and got nothing yet?"""
         return run in self._waiting
 
+    @property
+    def lacks(self) -> int:
+        """Blocks that the first of those that wait needs, free ones or not; 0 if nobody waits."""
+        return next((block_span(0, tokens, self.block_size) for tokens in self._waiting.values()), 0)
+
     def why(self, run: int) -> str:
         """What `run` waits for; "" if it does not."""
         if run not in self._waiting:

@@ -94,6 +94,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     read_lease: float = 0.0
     resend_seconds: float = 0.5
     deadline_seconds: float = 120.0
+    preempt_after: int = 0  # tokens that a request makes on Decode before it gives way to others; 0: it never does
     abort_after: dict[str, float] = {}  # request id -> seconds after which its client gives up; for tests
     proxy_faults: tuple[FaultSpec, ...] = ()  # of START
     prefill_faults: tuple[FaultSpec, ...] = ()
@@ -271,6 +272,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.prefill_lanes == 1 or not self.trace,
              f"max_num_seqs is {self.prefill_lanes} on Prefill: the trace of requests side by side is not recorded in this release; leave "
              "--trace out, or compute one request at a time"),
+            (self.preempt_after >= 0, f"preempt_after_tokens is {self.preempt_after}: 0 (never) or more"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
             (self.wait_limit_seconds > 0, f"wait limit is {self.wait_limit_seconds} s: more than 0"),

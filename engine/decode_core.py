@@ -23,6 +23,7 @@ from tidegate.engine.decode_checks import region_of
 from tidegate.engine.decode_hands import DecodeHands
 from tidegate.engine.decode_meeting import Fetched, Meetings
 from tidegate.engine.decode_memory import DecodeMemory
+from tidegate.engine.decode_parking import Parking
 from tidegate.engine.decode_peer import Peer
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.decode_reads import OneRead
@@ -47,6 +48,7 @@ class DecodeCore:
     """memory, session, peers: as they are; post: has the owner make a call; drop: has it count a message."""
 
     listener: Told
+    hands: DecodeHands | None = None
 
     def __init__(
         self, session: DecodeSession, memory: DecodeMemory, backend: ShmPull, peers: Peers, faults: Injector, *,
@@ -61,9 +63,9 @@ class DecodeCore:
         self.meetings = Meetings(peers.topology, lambda call: self.post(call))
         self.wanted: dict[int, Wanted] = {}
         self.readers: dict[int, Reader] = {}
+        self.parking = Parking(memory, self.readers)
         self.pulled: Counter[str] = Counter()
         self._told_why: set[int] = set()
-        self.hands: DecodeHands | None = None
         self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
         self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
@@ -103,6 +105,9 @@ class DecodeCore:
         self.peers.flush()
 
     def admit(self) -> None:
+        """Give rows and blocks to those that wait, while there are any: first to those that were preempted."""
+        for attempt in self.parking.returned():
+            self.listener.resumed(attempt)
         for one in self.memory.admitted():
             wanted = self.wanted[one.attempt]
             self.listener.admitted(one.attempt)
@@ -112,6 +117,11 @@ class DecodeCore:
         """Inference has ended; its memory is free as soon as nothing can land there."""
         if self.session.can_finish(attempt):
             self.execute(self.session.finish(attempt))
+
+    def preempt(self, attempt: int) -> None:
+        """Its row goes to whoever waits for one, now: it may `parking.ask` for another at once."""
+        self.parking.park(attempt)
+        self.admit()
 
     def abort(self, attempt: int, reason: str) -> bool:
         """Give it up, unless it is complete, or over; whether that was done.  One that has no memory yet is forgotten."""
@@ -193,6 +203,7 @@ class DecodeCore:
             self.hands.reclaim(attempt)
         self._unregistered.pop(attempt, None)
         self.readers.pop(attempt, None)
+        self.parking.forget(attempt)
         self._forget(attempt)
         self._over.append(attempt)
 

@@ -73,7 +73,8 @@ class DecodeEngine(DecodeRows):
     ends the engine; every later call that needs that thread raises RuntimeError with the reason.
 
     Without `attach`, START goes to one of the Prefills that introduced themselves, each in its turn, and failures to `failed`.
-    Call `append`, `index_rows`, `select`, `rollback` and `finish` from one thread, the one that decodes; everything else from any.
+    Call `append`, `index_rows`, `select`, `rollback`, `preempt` and `finish` from one thread, the one that decodes; everything else
+    from any.
     OSError where there is no memory, or the port is taken.
     """
 
@@ -127,7 +128,7 @@ class DecodeEngine(DecodeRows):
         self.core.post, self.core.drop = self.owner.post, self.owner.drop
         self._told = self.core.listener = Told(self.core)
         if hands is not None:
-            self.core.hands = DecodeHands(hands, self.owner, topology, self.core.registered_at)
+            self.core.hands = self.core.parking.hands = DecodeHands(hands, self.owner, topology, self.core.registered_at)
 
     # ---- from any thread -------------------------------------------------------------------------------------------
 
@@ -153,8 +154,8 @@ class DecodeEngine(DecodeRows):
         return self.owner.ask(partial(self.memory.why, attempt))
 
     def completed(self, *, wait: bool = False) -> list[int] | None:
-        """Attempts that have become complete since the last call, each once; wait: until there is one, or one has failed.  None after
-        `stop`.
+        """Attempts that have become complete since the last call, or were resumed and have a row, each once; wait: until there is one, or
+        one has failed.  None after `stop`.
         """
         found: list[int] = []
         while wait or not self._told.complete.empty():
@@ -182,6 +183,26 @@ class DecodeEngine(DecodeRows):
         """All other ranks make this forward now, as the caller does, and then meet."""
         if (hands := self.core.hands) is not None:
             self.owner.post(partial(hands.forward, word))
+
+    def preempt(self, attempt: int) -> None:
+        """Stop decoding `attempt` for a while: its row goes to whoever waits for one; its rows in pool and indexer cache stay.
+
+        Nothing but `resume` and `finish` may name it until `completed` does again.  To have its blocks too, `finish` it, and `admit` its
+        prompt once more: the same tokens come out again.  KeyError for an attempt that is not complete, is preempted, or is over.
+        """
+        self._reader(attempt)
+        self.owner.ask(partial(self.core.preempt, attempt))
+
+    def resume(self, attempt: int) -> None:
+        """Have a preempted attempt wait for a row, before all that are new; `completed` names it again, and it goes on where it was.
+
+        KeyError for one that is not preempted.
+        """
+        self.owner.ask(partial(self.core.parking.ask, attempt))
+
+    def lacks(self) -> str:
+        """What the first of all that wait needs: "row" (preempt one), "blocks" (finish one), or "" if nobody waits."""
+        return self.owner.ask(lambda: self.memory.lacks)
 
     def finish(self, attempt: int) -> None:
         """Inference of `attempt` has ended: its memory goes to others, and nothing above may name it again."""

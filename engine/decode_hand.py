@@ -10,9 +10,11 @@ import os
 import queue
 from functools import partial
 
+import msgspec
+
 from tidegate.engine.copying import Faults, Outcome, Work
 from tidegate.engine.decode_checks import region_of
-from tidegate.engine.decode_memory import DecodeMemory, Destination
+from tidegate.engine.decode_memory import PARKED, DecodeMemory, Destination
 from tidegate.engine.decode_peer import peer_name
 from tidegate.engine.decode_rows import DecodeRows
 from tidegate.engine.hand_io import Leader
@@ -28,12 +30,14 @@ from tidegate.engine.rank_words import (
     LeaderWord,
     Own,
     Owned,
+    Park,
     Read,
     ReadEnded,
     Reclaim,
     Scheduled,
     Stats,
     Stop,
+    Unpark,
     unpack_leader,
     unpack_part,
 )  # fmt: skip
@@ -50,6 +54,7 @@ class DecodeHand(DecodeRows):
         super().__init__(memory, {}, rank=leader.told.rank, ranks=leader.told.size)
         self._leader, self._pull = leader, ShmPull(threads=pull_threads, faults=faults)
         self._owned: dict[int, Destination] = {}
+        self._parked: dict[int, Reader] = {}  # of attempts that have no row
         self._peers: dict[tuple[int, int], SharedMemory] = {}  # by incarnation and rank
         self._forwards: queue.SimpleQueue[Forward | None] = queue.SimpleQueue()
         self.owner = Owner("decode-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
@@ -96,6 +101,15 @@ class DecodeHand(DecodeRows):
                 one = self._owned[attempt]
                 self._readers[attempt] = Reader(attempt, one.row, one.blocks, length, layers=self.memory.layers,
                                                 block_size=self.memory.allocator.block_size)  # fmt: skip
+            case Park(attempt):
+                one = self._owned[attempt]
+                self._owned[attempt] = msgspec.structs.replace(one, row=PARKED)
+                self._parked[attempt] = self._readers.pop(attempt)
+                self.memory.poison_row(one.row)
+            case Unpark(attempt, row):
+                self._owned[attempt] = msgspec.structs.replace(self._owned[attempt], row=row)
+                self._readers[attempt] = self._parked.pop(attempt)
+                self._readers[attempt].move(row)
             case Reclaim(attempt):
                 self._reclaim(attempt)
             case Forward():
@@ -125,4 +139,5 @@ class DecodeHand(DecodeRows):
         for name in self.memory.pages:
             self._pull.unregister(region_of(name, attempt))
         self._readers.pop(attempt, None)
+        self._parked.pop(attempt, None)
         self.memory.poison_own(self._owned.pop(attempt))

@@ -14,7 +14,21 @@ from tidegate.engine.decode_memory import Destination
 from tidegate.engine.hands import Hands
 from tidegate.engine.owner import Owner
 from tidegate.engine.pull_shm import Part
-from tidegate.engine.rank_words import Connect, Disconnect, Forward, HandWord, Own, Owned, Read, ReadEnded, Reclaim, Scheduled, pack_part
+from tidegate.engine.rank_words import (
+    Connect,
+    Disconnect,
+    Forward,
+    HandWord,
+    Own,
+    Owned,
+    Park,
+    Read,
+    ReadEnded,
+    Reclaim,
+    Scheduled,
+    Unpark,
+    pack_part,
+)  # fmt: skip
 from tidegate.protocol.messages import Ready, TransferId
 from tidegate.protocol.topology import Topology
 
@@ -56,6 +70,12 @@ class DecodeHands:
 
     def scheduled(self, attempt: int, length: int) -> None:
         self._hands.say_all(Scheduled(attempt, length))
+
+    def park(self, attempt: int) -> None:
+        self._hands.say_all(Park(attempt))
+
+    def unpark(self, one: Destination) -> None:
+        self._hands.say_all(Unpark(one.attempt, one.row))
 
     def reclaim(self, attempt: int) -> None:
         self._hands.say_all(Reclaim(attempt))

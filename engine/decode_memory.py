@@ -1,8 +1,9 @@
 """All memory of a Decode rank, and who has which of it: host pool for main KV, indexer cache, hot buffers.
 
 Rules: an attempt gets a row of the hot buffers and the blocks of all its tokens, prompt and new ones, together and before anyone
-hears of it, first come, first served; it keeps them until nothing can land in them any more; what it may be written to is exactly its
-own blocks, to the byte.  One thread calls it, but for the rows' contents.
+hears of it, first come, first served; it keeps its blocks until nothing can land in them any more, and its row until then, or until it
+is parked; one that was parked gets a row before any that is new; what an attempt may be written to is exactly its own blocks, to the
+byte.  One thread calls it, but for the rows' contents.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 import torch
@@ -20,10 +22,12 @@ from tidegate.engine.hot_buffer import HotBuffers
 from tidegate.engine.paged_rows import PagedRows, RowKind
 from tidegate.engine.slot_layout import DTYPES
 
-__all__ = ["INDEXER", "DecodeMemory", "Destination", "is_main", "main_bytes"]
+__all__ = ["INDEXER", "PARKED", "DecodeMemory", "Destination", "is_main", "main_bytes"]
 
 INDEXER = ("index", "scale")
 """Kinds of rows beside main KV: the indexer's keys, and with LIC8 their scales."""
+PARKED = -1
+"""The row of an attempt that was preempted."""
 
 
 def main_bytes(kind: RowKind, *, layers: int, blocks: int, block_size: int) -> int:
@@ -41,7 +45,7 @@ def is_main(name: str) -> bool:
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """What an attempt owns.  blocks: ids in the order of its tokens, `tokens` of them at most; row: of the hot buffers."""
+    """What an attempt owns.  blocks: ids in the order of its tokens, `tokens` of them at most; row: of the hot buffers, PARKED for none."""
 
     attempt: int
     row: int
@@ -85,6 +89,7 @@ class DecodeMemory:
         self._free_rows = deque(range(rows))
         self.owned: dict[int, Destination] = {}
         self._tokens: dict[int, int] = {}
+        self._returning: dict[int, None] = {}  # parked attempts that ask for a row again, first come first
         for pages in self.pages.values() if poison else ():
             pages.poison()
 
@@ -114,30 +119,68 @@ class DecodeMemory:
             new.append(one)
         return new
 
+    def park(self, attempt: int) -> Destination:
+        """Take its row; its blocks stay.  What it had."""
+        one = self.owned[attempt]
+        self.owned[attempt] = msgspec.structs.replace(one, row=PARKED)
+        self._free_row(one.row)
+        return one
+
+    def unpark(self, attempt: int) -> None:
+        """Queue a parked attempt for a row; `unparked` says when it has one."""
+        self._returning[attempt] = None
+
+    def unparked(self) -> list[Destination]:
+        """Those that get a row again now; call it before `admitted`."""
+        new = []
+        while self._returning and self._free_rows:
+            attempt = next(iter(self._returning))
+            del self._returning[attempt]
+            new.append(msgspec.structs.replace(self.owned[attempt], row=self._free_rows.popleft()))
+            self.owned[attempt] = new[-1]
+        return new
+
     def waits(self, attempt: int) -> bool:
+        """Has it asked for its memory, and got nothing yet?"""
         return self.allocator.waits(attempt)
+
+    @property
+    def lacks(self) -> Literal["", "row", "blocks"]:
+        """What the first of all that wait needs before it can go on; "" if nobody waits."""
+        if not self._returning and (lacks := self.allocator.lacks):
+            return "blocks" if lacks > self.allocator.free else "row"
+        return "row" if self._returning else ""
 
     def why(self, attempt: int) -> str:
         """What `attempt` waits for; "" if it does not."""
-        if self.waits(attempt) and not self._free_rows:
+        if (self.waits(attempt) or attempt in self._returning) and not self._free_rows:
             return f"attempt {attempt} waits for a row of the hot buffers: all {self.rows} are taken"
         return self.allocator.why(attempt)
 
     def give_back(self, attempt: int) -> None:
         """Nobody reads or writes what `attempt` has any more, or it waits no longer; nothing if it has nothing."""
         self._tokens.pop(attempt, None)
+        self._returning.pop(attempt, None)
         if (one := self.owned.pop(attempt, None)) is not None:
-            if self._poison:
-                self.hot.poison(one.row)
-                for pages in self.pages.values():
-                    pages.poison(one.blocks)
-            self._free_rows.append(one.row)
+            for pages in self.pages.values() if self._poison else ():
+                pages.poison(one.blocks)
+            if one.row != PARKED:
+                self._free_row(one.row)
         self.allocator.give_back(attempt)
+
+    def _free_row(self, row: int) -> None:
+        self.poison_row(row)
+        self._free_rows.append(row)
+
+    def poison_row(self, row: int) -> None:
+        """Nobody has this row any more, or it never was anybody's (PARKED); if it is asked for, its hot buffers become NaN (-1)."""
+        if self._poison and row != PARKED:
+            self.hot.poison(row)
 
     def poison_own(self, one: Destination) -> None:
         """What a rank alone has of `one`, if that is asked for: all but main KV."""
+        self.poison_row(one.row)
         if self._poison:
-            self.hot.poison(one.row)
             for name, pages in self.pages.items():
                 if not is_main(name):
                     pages.poison(one.blocks)

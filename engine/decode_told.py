@@ -87,6 +87,10 @@ class Told:
             self.listener.completed(attempt)
         self.complete.put(attempt)
 
+    def resumed(self, attempt: int) -> None:
+        """It was complete before: who listens has heard it."""
+        self.complete.put(attempt)
+
     def failed(self, attempt: int, reason: str) -> None:
         if self.listener:
             self.listener.failed(attempt, reason)

@@ -17,6 +17,7 @@ from tidegate.engine.config import RunConfig
 from tidegate.engine.decode_engine import DecodeEngine
 from tidegate.engine.decode_memory import is_main, main_bytes
 from tidegate.engine.decode_steps import decode_sizes, forward_word, make_forward
+from tidegate.engine.decode_turns import Turns
 from tidegate.engine.faults import Injector
 from tidegate.engine.hands import Hands
 from tidegate.engine.host_memory import shared_file
@@ -55,6 +56,7 @@ class DecodeWorker:
         self.forwards = self.drafted = self.accepted = 0
         self.admission = Admission(self)
         self.engine.attach(self.admission)
+        self.turns = Turns(self.engine, self.admission, after=config.preempt_after)
 
     def _shared_files(self, model: ModelConfig) -> dict[str, int]:
         sizes = {name: size for name, size in decode_sizes(self.config, model).items() if name in ("layers", "blocks", "block_size")}
@@ -74,7 +76,8 @@ class DecodeWorker:
         running: list[Active] = []
         while (more := self.engine.completed(wait=not running)) is not None:
             found = self.engine.owner.ask(partial(self._found, more)) if more else []
-            running = self._step(running + found)
+            going = self.turns.going(running + found)
+            running = self._step(going) if going else []
         self._close()
 
     def _found(self, attempts: list[int]) -> list[Active]:
@@ -110,6 +113,7 @@ class DecodeWorker:
         stats = self.engine.close() | {
             "injected": self.faults.injected, "http_refused": self.admission.http.server.refused, "forwards": self.forwards,
             "drafted": self.drafted, "accepted": self.accepted,
+            "preempted": self.turns.preempted, "dropped": self.turns.dropped,
         }  # fmt: skip
         self.parent.say("stats", stats=stats)
         self.recorder.close()

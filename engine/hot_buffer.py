@@ -62,6 +62,10 @@ class Reader:
         self.keep[layer] = min(self.keep[layer], position)
         self.lengths[layer] = position + 1
 
+    def move(self, row: int) -> None:
+        """It goes on in `row`, where nothing is hot: also not what a table still remembers of its own earlier stay there."""
+        self.row, self.keep = row, [0] * len(self.keep)
+
     def rollback(self, length: int) -> None:
         """Only the first `length` tokens have rows now, in every layer that has more; hot copies of the others are stale."""
         if length < 0:

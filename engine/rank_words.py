@@ -15,8 +15,8 @@ from tidegate.protocol.messages import Start, TransferId
 
 __all__ = [
     "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Disconnect", "Ended", "Failed", "Forward", "Go", "HandWord",
-    "Here", "LeaderWord", "Own", "Owned", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats", "Stop",
-    "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
+    "Here", "LeaderWord", "Own", "Owned", "Park", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats",
+    "Stop", "Unpark", "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
 ]  # fmt: skip
 
 
@@ -127,6 +127,19 @@ class Scheduled(Word, frozen=True):
     length: int
 
 
+class Park(Word, frozen=True):
+    """The attempt was preempted: it has no row, and no forward names it until it has one."""
+
+    attempt: int
+
+
+class Unpark(Word, frozen=True):
+    """The attempt goes on, in this row, where nothing is hot."""
+
+    attempt: int
+    row: int
+
+
 class Reclaim(Word, frozen=True):
     """No forward will name the attempt, and nothing can land for it any more."""
 
@@ -205,8 +218,8 @@ class Failed(Word, frozen=True):
 
 
 LeaderWord = (
-    Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Disconnect | Own | Read | Scheduled | Reclaim | Forward
-    | Stop
+    Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Disconnect | Own | Read | Scheduled | Park | Unpark
+    | Reclaim | Forward | Stop
 )
 HandWord = Here | Written | Attended | CopyEnded | Owned | ReadEnded | Stats | Failed
 

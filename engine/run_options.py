@@ -158,6 +158,7 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "concurrency": settings.decode.max_num_seqs or max(1, len(requests)),
         "wait_limit_seconds": min(p.wait_limit_seconds, settings.decode.wait_limit_seconds),
         "read_retries": (settings.target.remote or RemoteExtra()).data_read_retries,
+        "preempt_after": settings.decode.preempt_after_tokens,
         "deadline_seconds": settings.decode.deadline_seconds or default_deadline(requests),
     })).checked()  # fmt: skip
 

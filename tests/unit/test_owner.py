@@ -253,6 +253,7 @@ def test_faults_hit_the_nth_match_and_are_counted() -> None:
     ({"resend_seconds": 0}, "resend interval"), ({"deadline_seconds": 0}, "deadline"), ({"concurrency": 0}, "concurrency"),
     ({"read_lease": math.inf}, "read lease is inf: give a finite number"), ({"deadline_seconds": math.nan}, "deadline is nan"),
     ({"retry_delay": math.inf}, "retry delay is inf"), ({"host_memory_gib": math.inf}, "host memory gib is inf"),
+    ({"preempt_after": -1}, "preempt_after_tokens is -1"),
     ({"pull_threads": 0}, "pull threads"), ({"read_lease": -0.1}, "read lease"), ({"new_tokens": 0}, "new tokens"),
     ({"independent_layers": (9,)}, "independent_layers names"), ({"shared_buffers": 0}, "shared_buffers is 0"),
 ])  # fmt: skip
