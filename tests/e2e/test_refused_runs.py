@@ -21,7 +21,7 @@ from test_ends import TIDEGATE, gone, left, workers
 from tidegate.spec.trace_lines import TraceRefused, read_file
 
 BAD: dict[str, list[str]] = {
-    "--chunk is 0: tokens of one prefill chunk, at least 1": ["--chunk", "0"],
+    "--chunk is 0: Prefill's: tokens that are computed in one step, of one request or of several, at least 1": ["--chunk", "0"],
     "--block-size is 0": ["--block-size", "0"],
     "--shared-buffers is 0: an integer of at least 1": ["--shared-buffers", "0"],
     "--independent-layers is 'first': a list of layer numbers": ["--independent-layers", "first"],

@@ -105,12 +105,12 @@ def test_in_seed_mode_prefill_waits_and_says_for_what_and_goes_on_when_decode_do
 
 
 def test_with_read_lease_prefill_revokes_and_says_so_and_the_late_copy_is_not_believed() -> None:
-    c, answers = small(read_lease=0.5, resend_seconds=0.05, decode_faults=(SLOW,)), list[httpx.Response]()
+    c, answers = small(read_lease=3.0, resend_seconds=0.05, decode_faults=(SLOW,)), list[httpx.Response]()
     with serving(c) as s:
         with stopped_in_a_read(s, answers) as read:
             lines: list[str] = []
             until(lambda: bool(lines.extend(said(s, "progress")) or any("its slot goes on" in line for line in lines)))
-            revoked = rf"Decode at 127.0.0.1:\d+ did not answer READY of {read.transfer} within its lease of 0.5 s; revoked"
+            revoked = rf"Decode at 127.0.0.1:\d+ did not answer READY of {read.transfer} within its lease of 3 s; revoked"
             assert any(re.match(revoked, line) for line in lines), lines
             until(lambda: not [w for w in status(s, "prefill").waits if w.kind in ("read", "gate")])
             assert s.health("prefill")["code"] == 200
