@@ -98,7 +98,8 @@ class _Soak:
             while time.monotonic() - began < seconds and not (0 < rounds <= report.rounds or report.found):
                 await self._live(self._life(first + report.lives), began + seconds, rounds)
             self._pool.close()
-            if not report.found and (left := sorted(path.name for path in self._folder.iterdir() if path.suffix != ".server")):  # notes go with the folder
+            left = sorted(path.name for path in self._folder.iterdir() if path.suffix != ".server")  # notes go with the folder
+            if left and not report.found:
                 report.found.append(f"files are left in shared memory: {', '.join(left)}")
         except Found as found:
             report.found.append(str(found))

@@ -77,6 +77,9 @@ class Serving:
         if self.prefill is not None and self.prefill.process.poll() is None:
             self.prefill.stop()
             self.prefill.left(20)
+            while (line := self.prefill_lines.get(timeout=20)[1]).kind != "stats":
+                pass
+            self.run.out.stats["prefill"] = line.stats
         for role in ("proxy", "decode"):
             self.run.workers[role].stop()
             self.run.until(lambda role=role: role in self.run.out.stats, 20)  # type: ignore[misc]

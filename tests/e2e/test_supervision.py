@@ -20,7 +20,7 @@ import pytest
 from pair_tools import config, run
 from test_ends import gone, start_run
 from test_ranks import hands_of
-from test_servers import SIZES, Server, ask, expect
+from test_servers import SIZES, Server, ask, expect, until
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
@@ -100,7 +100,7 @@ def test_a_run_whose_processes_are_all_killed_at_once_is_swept(tmp_path: Path, m
     process.communicate(timeout=60)
     assert gone(pids)
     assert list(tmp_path.glob("tidegate-*")), "nobody was left to clean up"
-    assert sweep() >= 1
+    until(lambda: sweep() >= 1)  # a killed process keeps its locks until the last of it is gone
     assert not list(tmp_path.glob("tidegate-*"))
 
 
