@@ -2,12 +2,13 @@
 
 Rules: the leader starts them and ends them; each hears its configuration on standard input, which stays open as long as the leader
 lives; a group is one failure domain: a hand that ends before it was told to, or says that it must, ends the leader, and a hand whose
-leader is gone ends itself, all with one exit code; the socket has no name in a file system.
+leader is gone ends itself, all with one exit code; the socket has no name in a file system, and hears nobody but this user's processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from tidegate.engine.owner import Owner
 from tidegate.engine.rank_words import Failed, HandWord, Here, LeaderWord, Stats, Stop, pack, unpack_hand
 from tidegate.protocol.errors import RemoteProtocolError
 
-__all__ = ["HandConfig", "Hands"]
+__all__ = ["HandConfig", "Hands", "private_socket"]
 
 START_SECONDS, STOP_SECONDS = 120.0, 15.0
 
@@ -50,6 +51,18 @@ def rank_argv(module: str) -> list[str]:
     return [sys.executable, "-m", module]
 
 
+def private_socket(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], str]:
+    """(ROUTER, its address), to which the system lets only processes of this user connect."""
+    socket = context.socket(zmq.ROUTER)
+    for option in (zmq.SNDHWM, zmq.RCVHWM):
+        socket.setsockopt(option, 0)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())  # every user can read the names of such sockets in /proc/net/unix
+    address = f"ipc://@tidegate-{secrets.token_hex(8)}"
+    socket.bind(address)
+    return socket, address
+
+
 class Hands:
     """Ranks 1 to size - 1 of an instance, each a process that runs `module`.
 
@@ -70,12 +83,7 @@ class Hands:
             self._start_all(context, msgspec.Raw(msgspec.json.encode(config)), scratch, more or {})
 
     def _start_all(self, context: zmq.Context[zmq.Socket[bytes]], config: msgspec.Raw, scratch: str, more: dict[str, str]) -> None:
-        self._socket = context.socket(zmq.ROUTER)
-        for option in (zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.setsockopt(option, 0)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        address = f"ipc://@tidegate-{secrets.token_hex(8)}"
-        self._socket.bind(address)
+        self._socket, address = private_socket(context)
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-ranks-", dir=scratch or None))
         self.meeting = self._folder / "meeting"
         for rank in range(1, self.size):
