@@ -145,7 +145,7 @@ class Pair:
         epoch = self.prefill.slots[slot, 1].epoch
         p = self.recorders["prefill"]
         if compute:
-            trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot)])
+            trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot)], ["main"])
             self.rows(step.chunk, slot)[:] = hashlib.blake2b(f"{step}".encode(), digest_size=CHUNK * ROW).digest()
             trace_end(p, "write", step, slot, epoch, [self.rows(step.chunk, slot)])
         self.do(self.prefill.write(run))
