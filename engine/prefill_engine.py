@@ -43,8 +43,9 @@ from tidegate.engine.prefill_waits import Waiter
 from tidegate.engine.rank_words import Here
 from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory, layer_memory
+from tidegate.engine.step_trace import Rows, StepTrace
 from tidegate.engine.streams import CpuStream, Stream
-from tidegate.engine.tracing import trace_begin, trace_end, trace_footer, trace_header, trace_observer
+from tidegate.engine.tracing import trace_footer, trace_header, trace_observer
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.topology import SlotPlan
 
@@ -77,9 +78,10 @@ class PrefillEngine:
         if prefetch not in (0, 1):
             raise ValueError(f"prefetch is {prefetch}: a run's steps are claimed one at a time, in order; choose 0 or 1")
         self.memory, self.plan, self._recorder, self._compute, self._on_crash = memory, plan, recorder, compute, on_crash
+        self._trace = StepTrace(recorder, memory)
         self.incarnation = secrets.randbits(62) + 1
-        trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
-                     chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
+        trace_header(recorder, role="prefill", rank=0, ranks=1 + len(others), members=1 + len(others), incarnation=self.incarnation,
+                     layers=plan.layers, plan=plan, chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
         if others and others[0].digest != memory.layout.digest:
             raise ValueError(f"rank {others[0].rank} has layout {others[0].digest}, rank 0 {memory.layout.digest}: all ranks have one")
         session = session_of(plan, chunk_tokens, members=1 + len(others), incarnation=self.incarnation, observer=trace_observer(recorder))
@@ -153,12 +155,12 @@ class PrefillEngine:
         step = self._expect(layer, "done")
         try:
             self._at = self._claimed(step)
-            if self._recorder.enabled:
-                trace_begin(self._recorder, "write", step, *self._at, self.memory.token_ranges(self._at.slot, *self._where()))
+            self._trace.write_begins(self._rows(step))
             self._fill(step)
             if self._hands is not None:
                 self.owner.ask(partial(self._hands.enter, step))
         except RunOver as over:
+            self._trace.write_ends(step, ok=False)
             self._all_hear(self._now.run, over)
             self._abandon()
             raise
@@ -176,7 +178,7 @@ class PrefillEngine:
         step = self._expect(layer, "claimed")
         self._phase = "written"
         try:
-            self._after_compute(partial(self._written, step, self._at, self._where()))
+            self._after_compute(partial(self._written, self._rows(step)))
         except RunOver:
             self._abandon()
             raise
@@ -185,7 +187,7 @@ class PrefillEngine:
         """Attention of `layer`, also what is queued of it, reads its slot no more."""
         step = self._expect(layer, "written")
         self._layer, self._phase = layer + 1, "done"
-        self._after_compute(partial(self._attended, step, self._at, self._where()))
+        self._after_compute(partial(self._attended, self._rows(step)))
 
     def copy_step(self) -> None:
         """Do the whole step, for which nothing is to be computed.  RunOver as `wait_for_layer`."""
@@ -248,11 +250,9 @@ class PrefillEngine:
             )
         return TransferId(now.run.nonce, now.chunk, layer + 1)
 
-    def _where(self) -> tuple[tuple[int, ...], int, int]:
-        """The blocks of the step's rows, and its tokens; for the trace alone, so there are none without one."""
-        now, size = self._now, self.memory.layout.block_size
-        blocks = now.run.blocks[now.first // size : -(-now.end // size)] if self._recorder.enabled else ()
-        return blocks, now.first, now.end
+    def _rows(self, step: TransferId) -> Rows:
+        now = self._now
+        return Rows(step, self._at, now.run.blocks, now.first, now.end)
 
     def _claimed(self, step: TransferId) -> Claimed:
         """Where `step` may be written, when it may."""
@@ -267,17 +267,10 @@ class PrefillEngine:
         """Wait until the backed rows are in the slot; RunOver if they cannot be had, for nobody else has them."""
         if self._now.first < self._now.begin:
             began = time.monotonic()
-            try:
-                outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
-                if not outcome.ok:
-                    raise RunOver(f"{self._name()}: {outcome.reason}")
-            except RunOver:
-                self._rows_end(step, self._at, self._where(), False)
-                raise
+            outcome = self.owner.ask(partial(self.core.fill, step, self._at, self._now.first, self._now.begin)).result()
+            if not outcome.ok:
+                raise RunOver(f"{self._name()}: {outcome.reason}")
             self.core.times.blocked += time.monotonic() - began
-
-    def _rows_end(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int], ok: bool) -> None:
-        trace_end(self._recorder, "write", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else (), ok=ok)
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""
@@ -287,22 +280,22 @@ class PrefillEngine:
         self._behind.run(self._compute.record().synchronize)
         self._behind.run(call)
 
-    def _written(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
-        self._rows_end(step, at, where, True)
+    def _written(self, rows: Rows) -> None:
+        self._trace.write_ends(rows.step)
         try:
-            self.owner.ask(partial(self.core.written, step))
+            self.owner.ask(partial(self.core.written, rows.step))
         except RunOver:
             if self._behind is None and self._hands is None:
                 raise
             return
-        self._published.add(step)
-        trace_begin(self._recorder, "attend", step, *at)
+        self._published.add(rows.step)
+        self._trace.attend_begins(rows)
 
-    def _attended(self, step: TransferId, at: Claimed, where: tuple[tuple[int, ...], int, int]) -> None:
-        if step in self._published:  # a run that failed before that has no attention that anybody waits for
-            self._published.remove(step)
-            trace_end(self._recorder, "attend", step, *at, self.memory.token_views(at.slot, *where) if self._recorder.enabled else ())
-            self.owner.post(partial(self.core.attended, step))
+    def _attended(self, rows: Rows) -> None:
+        if rows.step in self._published:  # a run that failed before that has no attention that anybody waits for
+            self._published.remove(rows.step)
+            self._trace.attend_ends(rows)
+            self.owner.post(partial(self.core.attended, rows.step))
 
     def _all_hear(self, run: Run, over: RunOver) -> None:
         """Every rank leaves the run before the same step."""

@@ -17,7 +17,7 @@ from tidegate.engine.hand_io import Leader
 from tidegate.engine.owner import Owner
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
-from tidegate.engine.prefill_parts import Place, Run, RunOver, Step
+from tidegate.engine.prefill_parts import Claimed, Place, Run, RunOver, Step
 from tidegate.engine.prefill_waits import poison_slot
 from tidegate.engine.rank_words import (
     Attended,
@@ -37,8 +37,10 @@ from tidegate.engine.rank_words import (
     Written,
     unpack_leader,
 )  # fmt: skip
+from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory
-from tidegate.engine.tracing import labels
+from tidegate.engine.step_trace import Rows, StepTrace
+from tidegate.engine.tracing import labels, trace_footer, trace_header
 from tidegate.protocol.messages import Start, TransferId
 from tidegate.protocol.topology import SlotPlan
 
@@ -53,17 +55,22 @@ class PrefillHand:
 
     def __init__(
         self, leader: Leader, memory: SharedMemory, *, plan: SlotPlan, chunk_tokens: int, folder: str, extents: int, pin_seconds: float,
-        model: str, faults: Faults | None = None,
+        model: str, read_lease: bool = False, recorder: Recording = NULL, faults: Faults | None = None,
     ) -> None:  # fmt: skip
-        self.memory, self._leader, self._plan, self._chunk_tokens = memory, leader, plan, chunk_tokens
+        self.memory, self._leader, self._plan, self._chunk_tokens, self._recorder = memory, leader, plan, chunk_tokens, recorder
         told = leader.told
+        trace_header(recorder, role="prefill", rank=told.rank, ranks=told.size, members=told.size, incarnation=secrets.randbits(62) + 1,
+                     layers=plan.layers, plan=plan, chunk_tokens=chunk_tokens, read_lease=read_lease)  # fmt: skip
+        self._trace = StepTrace(recorder, memory)
         self.owner = Owner("prefill-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
                            on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}")
         self._starts: dict[int, Start] = {}
+        self._blocks: dict[int, tuple[int, ...]] = {}
+        self._filling: TransferId | None = None  # the step of which a fill has begun, before all ranks agreed on it
         self.copies = PoolCopies(
-            LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, faults=faults), memory,
-            span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size,
+            LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, recorder=recorder, faults=faults),
+            memory, span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size,
         )  # fmt: skip
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._steps: queue.SimpleQueue[Go | Over] = queue.SimpleQueue()
@@ -83,6 +90,7 @@ class PrefillHand:
         self._say(Stats({name: float(count) for name, count in moved.items()}))
         self.owner.stop()
         self.copies.close()
+        trace_footer(self._recorder)
         self._server.close()
         self.memory.close()
 
@@ -114,10 +122,16 @@ class PrefillHand:
         return Place(word.slot, word.epoch, self._run.blocks, self.memory.views(word.slot))
 
     def kv_written(self, layer: int) -> None:
+        self._trace.write_ends(self._at.step)
         self._say(Written(self._at.step, self._at.slot, self._at.epoch))
+        self._trace.attend_begins(self._rows(self._at))
 
     def layer_done(self, layer: int) -> None:
+        self._trace.attend_ends(self._rows(self._at))
         self._say(Attended(self._at.step, self._at.slot, self._at.epoch))
+
+    def _rows(self, word: Go | CopyBegins) -> Rows:
+        return Rows(word.step, Claimed(word.slot, word.epoch), self._blocks[word.step.run], *self.span(word.step.run, word.step.chunk))
 
     def copy_step(self) -> None:
         """A step of which nothing is to be computed."""
@@ -137,10 +151,17 @@ class PrefillHand:
     def _take(self, word: LeaderWord) -> None:
         match word:
             case Begin(run, start, chunks, blocks, backed):
-                self._starts[run] = start
+                self._starts[run], self._blocks[run] = start, blocks
                 self.copies.begin(run, start, blocks, backed)
                 self._runs.put(Run(run, start, chunks, blocks, backed))
-            case Go() | Over():
+            case Go():
+                self._filling = None
+                self._trace.write_begins(self._rows(word))
+                self._steps.put(word)
+            case Over():
+                if self._filling is not None:
+                    self._trace.write_ends(self._filling, ok=False)
+                    self._filling = None
                 self._steps.put(word)
             case CopyBegins():
                 self._copy(word)
@@ -160,6 +181,8 @@ class PrefillHand:
             self._leader.say(CopyEnded(word.kind, step, word.slot, word.epoch, outcome))
 
         if word.kind == "fill":
+            self._filling = word.step
+            self._trace.write_begins(self._rows(word))
             self.copies.fill(word.step, work, word.first, word.end, ended)
         elif word.kind == "load":
             self.copies.load(word.step, work, ended)
