@@ -9,6 +9,7 @@ from tidegate.engine.decode_steps import decode_memory, meet
 from tidegate.engine.faults import Injector
 from tidegate.engine.hand_io import Leader, run_hand
 from tidegate.engine.model import GlooRanks
+from tidegate.engine.tracing import recorder_of
 
 __all__ = ["main"]
 
@@ -18,12 +19,17 @@ def serve(leader: Leader) -> None:
     told, config = leader.told, leader.config(RunConfig)
     model = config.load_model(GlooRanks(told.meeting, rank=told.rank, size=told.size))
     memory = decode_memory(config, model.config, {name: int(file) for name, file in told.more.items()})
-    hand = DecodeHand(leader, memory, pull_threads=config.pull_threads, faults=Injector(config.decode_faults).copies())
+    recorder = recorder_of(config.trace, "decode", told.rank, config.topology)
+    hand = DecodeHand(
+        leader, memory, members=config.p_tp, pull_threads=config.pull_threads, recorder=recorder,
+        faults=Injector(config.decode_faults).copies(),
+    )  # fmt: skip
     hand.open()
     while (steps := hand.next_forward()) is not None:
         model.decode_hidden(AttemptBatch(hand, steps))
         meet(model.group, hand)
     hand.close()
+    recorder.close()
     model.group.close()
     leader.left()
 

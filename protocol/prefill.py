@@ -62,7 +62,7 @@ class PrefillSession(PrefillMoves):
         for key in needed:
             self.pool[key] = PO.Pin(self.pool[key], step)
         effects: list[Effect] = [BeginLoad(step, gate[0], self.slots[gate].epoch)] if needed else []
-        return self._did("Claim", effects, run=run)
+        return self._did("Claim", effects, run=run, member=self.member)
 
     def write(self, run: int) -> list[Effect]:
         """kv_written: the rows of the next step are in its slot; closes the gate, begins the save, publishes; System.Write."""
@@ -87,7 +87,7 @@ class PrefillSession(PrefillMoves):
         self.runs[run] = PR.Advance(state, frozenset((step,)))
         effects: list[Effect] = [BeginSave(step, gate[0], slot.epoch), Send(ready)]
         self._settle_run(run, effects)
-        return self._did("Write", effects, run=run)
+        return self._did("Write", effects, run=run, member=self.member)
 
     def layer_done(self, step: TransferId) -> list[Effect]:
         """The attention of `step` no longer needs its slot; System.LayerDone."""
@@ -128,7 +128,7 @@ class PrefillSession(PrefillMoves):
         effects: list[Effect] = []
         reason = f"an earlier chunk of layer {step.layer} is not in the pool (save failed, or evicted)"
         self._fail(run, reason, effects, tell=True)
-        return self._did("Miss", effects, run=run)
+        return self._did("Miss", effects, run=run, member=self.member)
 
     def evict(self, key: tuple[int, int]) -> list[Effect]:
         """The pool gives up object (run, chunk); System.Evict."""
@@ -160,7 +160,7 @@ class PrefillSession(PrefillMoves):
         self._need(self.member != 0 and self.can_start(run), "a member joins each run of its leader once",
                    machine="PrefillRun", state=self.runs.get(run), event=f"Join {run}")  # fmt: skip
         self._begin(run, start, lane)
-        return self._did("Join", [RunStarted(run, start)], run=run)
+        return self._did("Join", [RunStarted(run, start)], run=run, member=self.member)
 
     def stop(self, run: int, reason: str = "") -> list[Effect]:
         """The run has failed at another member, who told Decode: it fails here too; System.Stop.
@@ -171,7 +171,7 @@ class PrefillSession(PrefillMoves):
                    machine="PrefillRun", state=self.runs.get(run), event=f"Stop {run}")  # fmt: skip
         effects: list[Effect] = []
         self._fail(run, f"stopped: {reason or 'it failed at another rank'}", effects, tell=False)
-        return self._did("Stop", effects, run=run)
+        return self._did("Stop", effects, run=run, member=self.member)
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class PrefillSession(PrefillMoves):
         effects: list[Effect] = []
         match message:
             case Start():
-                return self._did("Deliver", effects, message=message, run=self._on_start(message, lane, effects))
+                return self._did("Deliver", effects, message=message, run=self._on_start(message, lane, effects), lane=lane)
             case ReadDone() | ReadFailed():
                 self._on_report(message, effects)
             case Abort():

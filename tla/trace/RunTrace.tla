@@ -42,28 +42,34 @@ Told(line) ==
       [] line.op = "Landed"       -> Landed(line.transfer, line.attempt)
       [] line.op = "ResendReport" -> Again(ResendReport(line.transfer),
                                            Report(RD!Report(reads[line.transfer]), line.transfer), line.op, line.transfer)
-      [] line.op = "Claim"        -> Claim(Leader, line.run)
-      [] line.op = "Write"        -> Write(Leader, line.run)
-      [] line.op = "Miss"         -> Miss(Leader, line.run)
+      [] line.op = "Claim"        -> Claim(line.member, line.run)
+      [] line.op = "Write"        -> Write(line.member, line.run)
+      [] line.op = "Miss"         -> Miss(line.member, line.run)
+      [] line.op = "Join"         -> Join(line.member, line.run)
+      [] line.op = "Stop"         -> Stop(line.member, line.run)
       [] line.op = "LayerDone"    -> LayerDone(line.transfer)
       [] line.op = "SaveEnd"      -> SaveEnd(line.transfer, line.ok)
       [] line.op = "LoadEnd"      -> LoadEnd(line.transfer, line.ok)
       [] line.op = "Evict"        -> Evict(line.object)
       [] line.op = "Revoke"       -> Revoke(line.transfer)
       [] line.op = "ResendReady"  -> Again(ResendReady(line.transfer),
-                                           READY(line.transfer, Run(line.transfer[1]).attempt), line.op, line.transfer)
-      [] line.op = "Deliver"      -> Deliver(line.message, line.keep)
+                                           READY(line.transfer, Run(line.transfer[4], line.transfer[1]).attempt), line.op, line.transfer)
+      [] line.op = "Deliver"      -> Deliver(line.message, line.keep) /\ (line.message.op = "START" => ev'.lane = line.lane)
       [] line.op = "Rest"         -> UNCHANGED vars
 
 \* What a line is about, for the explanation.
 AboutTransfer(t) ==
-    LET r == t[1]  i == SlotOf(t[3]) IN
-    [run |-> Run(r), slot |-> Gate(i), transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
-     seen |-> seen[t], open |-> {x \in under : x.slot = i}, io |-> {x \in io : x.transfer = t}]
+    LET r == t[1]  m == t[4] IN
+    [run |-> Run(m, r), transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
+     seen |-> seen[t], open |-> {x \in under : SameGate(x.transfer, t)}, io |-> {x \in io : x.transfer = t}] @@
+    IF Members = {Leader} THEN [slot |-> Gate(t)]
+    ELSE [slot |-> Gate(t), members |-> [n \in Members |-> <<Run(n, r).chunk, Run(n, r).layer, Gate(<<r, t[2], t[3], n>>).phase>>]]
 AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
 About(line) ==
     CASE line.op \in {"Claim", "Write", "Miss"} ->
-             IF PR!CanAct(Run(line.run)) THEN AboutTransfer(StepOf(line.run)) ELSE [run |-> Run(line.run)]
+             IF PR!CanAct(Run(line.member, line.run)) THEN AboutTransfer(StepOf(line.member, line.run))
+                                                      ELSE [run |-> Run(line.member, line.run)]
+      [] line.op \in {"Join", "Stop"} -> [runs |-> [n \in Members |-> Run(n, line.run)]]
       [] line.op = "Deliver" ->
              (IF "transfer" \in DOMAIN line.message THEN AboutTransfer(line.message.transfer) ELSE [op |-> line.message.op]) @@
              (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
@@ -105,7 +111,7 @@ TraceNext ==
     /\ LET line == Log[at] IN
        IF ~Fits(line) THEN Explain(line)
        ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
-                                       ELSE Told(line) /\ Forget(line) /\ UNCHANGED <<seen, under>>
+                                       ELSE Told(line) /\ Forget(line) /\ Nothing(line) /\ UNCHANGED under
             /\ at' = at + 1
             /\ UNCHANGED which
 
@@ -121,7 +127,7 @@ OneVerdictOf(t) ==
     /\ ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
     /\ <<t[4], t[1], "done">> \in verdicts =>
            /\ <<t[4], t[1], "failed">> \notin verdicts
-           /\ \A x \in (1..Run(t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
+           /\ \A x \in (1..Run(t[4], t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
 Safety(line) ==
     <<<<"ReuseSafe", ReuseSafe>>, <<"GateBeforePublish", GateBeforePublish>>, <<"LoadBeforeCompute", LoadBeforeCompute>>,
       <<"PublishAfterComplete", line.op \in {"SaveEnd", "Evict", "Rest"} => PublishAfterComplete>>,
