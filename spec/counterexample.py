@@ -17,7 +17,8 @@ from tidegate.spec.culprit import Culprit, culprits, sentence
 from tidegate.spec.diagram import Diagram
 from tidegate.spec.diagram_svg import svg
 from tidegate.spec.explain import Step, ending, steps, value_text
-from tidegate.spec.story import tell
+from tidegate.spec.story import LEADER, tell
+from tidegate.spec.story_columns import Column
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.variant import PROPERTIES
 from tidegate.spec.vocabulary import Vocabulary, record
@@ -61,19 +62,20 @@ def property_of(result: Result, config: str) -> str:
 
 def explain(
     result: Result, module: Path, config: str, *, title: str, wanted: bool = False, changed: Mapping[str, str] | None = None,
-    found: Sequence[Culprit] | None = None,
+    found: Sequence[Culprit] | None = None, columns: Sequence[Column] = (), rule: str = "",
 ) -> Shown:
     """What a result with a trace shows.
 
     module, config (the .cfg's text), changed: what TLC was given (changed: source of modules by name); wanted: the violation is a
-    witness, which we wish to see; found: for whom the property is false, if that is known already.
+    witness, which we wish to see; found: for whom the property is false, if that is known already; columns: what else to draw; rule: what
+    the property says, if not what its comment does.
     """
     words = Vocabulary(module, changed)
     name = property_of(result, config)
     if found is None:
         found = culprits(module, config, words, name, result.trace, changed)
     drawable = bool(result.trace) and "net" in result.trace[0].variables
-    diagram = tell(result.trace, words, title, result.loop) if drawable else None
+    diagram = tell(result.trace, words, title, result.loop, columns) if drawable else None
     told = steps(result.trace, words)
     last = told[-1].label if told else "the end"
     if diagram:
@@ -81,7 +83,7 @@ def explain(
             step.label = f"{row.op} {row.text}"
         last = f"{diagram.rows[-1].op} ({diagram.rows[-1].text})" if diagram.rows else "the initial state"
     told[:1] = [Step(0, "the beginning", []) for _ in told[:1]]
-    says = sentence(name, result, found, words, last, wanted=wanted)
+    says = sentence(name, result, found, words, last, wanted=wanted, rule=rule)
     if diagram:
         diagram.sentence, diagram.verdict, diagram.good = says, name, wanted
         _mark(diagram, found)
@@ -100,4 +102,5 @@ def _mark(diagram: Diagram, found: Sequence[Culprit]) -> None:
 
 def _same(label: str, fields: Mapping[str, object]) -> bool:
     op = "read" if fields.get("op") == "stray" else fields.get("op")
-    return label == f"{op} {value_text(fields.get('transfer', ''))}"
+    text = f"{op} {value_text(fields.get('transfer', ''))}"
+    return label in (text, LEADER.sub(r"\1", text))

@@ -25,7 +25,7 @@ __all__ = ["Culprit", "culprits", "sentence"]
 SECTIONS = re.compile(
     r"^(SPECIFICATION|INIT|NEXT|INVARIANTS?|PROPERT(?:Y|IES)|VIEW|SYMMETRY|CONSTRAINTS?|ACTION_CONSTRAINTS?)\b.*$", re.MULTILINE
 )
-SAID = re.compile(r'<<"CULPRITS",\s*(\d+),\s*"(.*?)">>', re.DOTALL)
+SAID = re.compile(r'<<"CULPRITS",\s*(\d+),\s*"((?:[^"\\]|\\.)*)">>', re.DOTALL)
 NAMES = ("Prefill", "Decode", "TLC")  # words that begin with a capital wherever they stand
 BOUND = re.compile(r"(?:^|,)\s*((?:\w+\s*,\s*)*\w+)\s*\\in\s*")  # of `a \in S, b, c \in T`: a; b, c
 
@@ -121,13 +121,17 @@ def _claims(words: Vocabulary, name: str) -> Iterator[Claim]:
     body = " " * head + text[head:]  # in its columns, which tell TLA+ where a list ends
     body = re.sub(r"\\\*.*", "", body)
     if found := re.match(r"\s*\[\]\s*\[", body):
-        end = body.rindex("]_")
-        body = " " * found.end() + body[found.end() : end]
+        body = _blank(found[0]) + body[found.end() : body.rindex("]_")]
     if found := re.match(r"\s*\w+\s*=>", body):
-        body = " " * found.end() + body[found.end() :]
+        body = _blank(found[0]) + body[found.end() :]
     for part in _conjuncts(body):
         if claim := _claim(part):
             yield claim
+
+
+def _blank(text: str) -> str:
+    """As much room, in the same lines and columns."""
+    return re.sub(r"[^\n]", " ", text)
 
 
 def _conjuncts(body: str) -> Iterator[str]:
@@ -182,18 +186,22 @@ def _colon(text: str, start: int) -> int:
 # ---- the sentence --------------------------------------------------------------------------------------------------------
 
 
-def sentence(name: str, result: Result, found: Sequence[Culprit], words: Vocabulary, step: str, *, wanted: bool = False) -> str:
-    """What went wrong, in one sentence.  step: the last one in words; wanted: it is a witness, so it went right."""
-    who = ", ".join(dict.fromkeys(one.text(words) for one in found[:3])) + (", ..." if len(found) > 3 else "")
+def sentence(
+    name: str, result: Result, found: Sequence[Culprit], words: Vocabulary, step: str, *, wanted: bool = False, rule: str = ""
+) -> str:
+    """What went wrong, in one sentence.  step: the last one in words; wanted: it is a witness, so it went right; rule: what the
+    property says, or the part of it that matters, if not its comment."""
+    who = " and ".join(dict.fromkeys(one.text(words) for one in found[:3])) + (", ..." if len(found) > 3 else "")
     whom = f" for {who}" if who else ""
-    says = words.comment(name).rstrip(".")
+    says = (rule or words.comment(name)).rstrip(".")
     if says and says.split()[0] not in NAMES:
         says = says[:1].lower() + says[1:]
-    because = f": {says}." if says else "."
+    because = f", the rule that {says}." if says else "."
     last = len(result.trace) - 1
     if result.loop is not None:
-        ever = f"after step {last} nothing happens any more" if result.loop == 0 else f"steps {result.loop} to {last} repeat for ever"
-        return f"{name} fails{whom}, for {ever}{because.replace(': ', ', but it should be that ', 1)}"
+        back = f"after step {last} it can go back to where it was after step {result.loop - 1}, and on like that for ever"
+        ever = f"after step {last} nothing happens any more" if result.loop == 0 else back
+        return f"{name} fails{whom}, for {ever}{because.replace(', the rule that ', ', but it should be that ', 1)}"
     if wanted:
-        return f"Step {last}, {step}, reaches what {name} denies{whom}{because}"
+        return f"Step {last}, {step}, reaches what {name} denies{whom}{because.replace(', the rule that ', ': ', 1)}"
     return f"Step {last}, {step}, breaks {name}{whom}{because}"

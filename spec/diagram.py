@@ -17,16 +17,17 @@ NETWORK = "network"
 
 @dataclass(frozen=True, slots=True)
 class Lifeline:
-    """One column.  A memory shows what it holds; the network holds messages; everybody else acts."""
+    """One column.  A memory shows what it holds, a state what is noted of one thing; the network holds messages; everybody else acts."""
 
     key: str
     title: str
-    kind: Literal["party", "network", "memory"] = "party"
+    kind: Literal["party", "network", "memory", "state"] = "party"
 
 
 @dataclass(slots=True)
 class Row:
-    """One step: the name of the action, what it is in words, and the lifeline that takes it; hint: a longer text for the pointer."""
+    """One step: the name of the action, what it is in words, and the lifeline that takes it; hint: a longer text for the pointer;
+    fault: the outside world does it (something is lost, fails, is given up): it may, and is nobody's mistake."""
 
     op: str
     text: str
@@ -78,7 +79,8 @@ class Band:
 @dataclass
 class Diagram:
     """title, sentence: above and below the picture.  verdict: name of the property that ends it; good: it is what we wished to
-    see (a witness, an accepted run).  loop: the first row of what repeats for ever; len(rows) means that nothing happens any more."""
+    see (a witness, an accepted run).  loop: the first row of what repeats for ever; len(rows) means that nothing happens any more.
+    mistake: the row in which a planted mistake is made; len(rows) where it is that nothing more happens; note: what is right instead."""
 
     title: str
     lines: list[Lifeline]
@@ -90,4 +92,6 @@ class Diagram:
     verdict: str = ""
     good: bool = False
     loop: int | None = None
+    mistake: int | None = None
+    note: str = ""
     legend: str = ""

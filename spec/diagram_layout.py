@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def bottom(self) -> float:
-        return TOP + len(self.diagram.rows) * ROW + (ROW if self.diagram.loop == len(self.diagram.rows) else 4)
+        return TOP + len(self.diagram.rows) * ROW + (ROW if self.diagram.loop == len(self.diagram.rows) else 14)
 
     def colour(self, name: str) -> tuple[str, str]:
         if not name:
@@ -54,7 +54,7 @@ def layout(diagram: Diagram) -> Layout:
         place.colour(band.colour)
     last = len(diagram.rows)
     rows = [52 + CHAR * (len(row.op) * 1.06 + len(row.text) + 2) for row in diagram.rows]
-    place.text_width = max([*rows, 200])
+    place.text_width = max([*rows, 200, 52 + CHAR * (len(diagram.note) + 28) if diagram.mistake is not None else 0])
     count = defaultdict(int, {line.key: _lanes(place, [b for b in diagram.bars if b.line == line.key], last) for line in diagram.lines})
     messages = _message_lanes(place, last)
     x, seen = place.text_width, False
@@ -65,8 +65,9 @@ def layout(diagram: Diagram) -> Layout:
             seen = True
             place.network = (x, x + max(messages, 2) * LANE + 18)
             x = place.network[1] + GAP
-        elif line.kind == "memory":
-            place.x[line.key], x = x + 56, x + 118
+        elif line.kind in ("memory", "state"):
+            room = max(118, CHAR * 1.15 * len(line.title) + 24)
+            place.x[line.key], x = x + room / 2 - 3, x + room
         else:
             place.side[line.key] = 1 if seen else -1
             room = max(bars + labels + 22, 62.0 if line.key == "client" else 84.0)

@@ -15,10 +15,11 @@ from xml.sax.saxutils import escape
 
 from tidegate.spec.diagram import NETWORK, Arrow, Diagram, Lifeline
 from tidegate.spec.diagram_layout import BAR, CHAR, LANE, NEUTRAL, ROW, TOP, Layout, is_direct, layout
+from tidegate.spec.diagram_legend import legend
 
 __all__ = ["svg"]
 
-RED, GREEN = "#c0182b", "#1f7a34"
+RED, GREEN, AMBER = "#c0182b", "#1f7a34", "#a15c00"
 STYLE = (
     "text{font-family:'DejaVu Sans',Verdana,'Segoe UI',Helvetica,Arial,sans-serif;font-size:11.5px;fill:#1f2328}"
     ".b{font-weight:600}.s{font-size:10px}.n{fill:#8a9199}.h{font-weight:600;font-size:12.5px}.t{font-size:16px;font-weight:600}"
@@ -31,8 +32,9 @@ def svg(diagram: Diagram) -> str:
     place = layout(diagram)
     parts = [*_background(place), *_bands(place), *_lifelines(place), *_bars(place), *_arrows(place), *_rows(place)]
     foot = _foot(place)
-    height = place.bottom + 26 + 17 * len(foot) + 20
-    parts += _footer(place, foot)
+    key, key_height = legend(diagram, place.width, place.bottom + 38 + 17 * len(foot))
+    height = place.bottom + 40 + 17 * len(foot) + key_height
+    parts += [*_footer(place, foot), *key]
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{place.width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {place.width:.0f} {height:.0f}" role="img"><title>{escape(diagram.title)}</title><style>{STYLE}</style>'
             f'<rect width="100%" height="100%" fill="#fff"/>')  # fmt: skip
@@ -61,10 +63,14 @@ def _background(place: Layout) -> list[str]:
     out = []
     for i in range(0, len(place.diagram.rows), 2):
         out.append(f'<rect x="0" y="{TOP + i * ROW}" width="{place.width:.0f}" height="{ROW}" fill="#f7f8fa"/>')
-    if place.diagram.verdict and place.diagram.rows:
+    last = len(place.diagram.rows)
+    if place.diagram.verdict and last and place.diagram.loop in (None, last):  # of a loop every row is as it should be
         fill = "#e3f5e7" if place.diagram.good else "#fde4e6"
-        y = TOP + (len(place.diagram.rows) - 1) * ROW
+        y = TOP + (last - 1 if place.diagram.loop is None else last) * ROW
         out.append(f'<rect x="0" y="{y}" width="{place.width:.0f}" height="{ROW}" fill="{fill}"/>')
+    if (row := place.diagram.mistake) is not None:  # over a part of the harm's row, where they are one
+        width = place.text_width if row == (last - 1 if place.diagram.loop is None else last) else place.width
+        out.append(f'<rect x="0" y="{TOP + row * ROW}" width="{width:.0f}" height="{ROW}" fill="#ffedc9"/>')
     left, right = place.network
     out.append(f'<rect x="{left:.1f}" y="{TOP - 6}" width="{right - left:.1f}" height="{place.bottom - TOP + 12:.1f}" rx="6" '
                f'fill="#eceff3" opacity="0.8"/>')  # fmt: skip
@@ -81,8 +87,8 @@ def _bands(place: Layout) -> list[str]:
         out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="92" height="{bottom - y:.1f}" fill="{soft}" stroke="{strong}" '
                    f'stroke-width="0.8"/>')  # fmt: skip
         for k, text in enumerate(band.label.split("\n")):
-            if y + 12 + 12 * k < bottom:
-                out.append(_text(place.x[band.line], y + 13 + 12 * k, text, "m" if k == 0 else "s", "middle", strong))
+            if y + 11 + 11 * k < bottom:
+                out.append(_text(place.x[band.line], y + 12 + 11 * k, text, "m" if k == 0 else "s", "middle", strong))
     return out
 
 
@@ -101,7 +107,7 @@ def _lifelines(place: Layout) -> list[str]:
 
 def _title(line: Lifeline, x: float, y: float) -> list[str]:
     width = max(CHAR * 1.15 * len(line.title) + 18, 56)
-    fill = {"party": "#22303f", "network": "#6b7683", "memory": "#4a5b46"}[line.kind]
+    fill = {"party": "#22303f", "network": "#6b7683", "memory": "#4a5b46", "state": "#5d5470"}[line.kind]
     return [f'<rect x="{x - width / 2:.1f}" y="{y - 15:.1f}" width="{width:.1f}" height="24" rx="5" fill="{fill}"/>',
             _text(x, y + 2, line.title, "h", "middle", "#fff")]  # fmt: skip
 
@@ -117,9 +123,10 @@ def _bars(place: Layout) -> list[str]:
         x = place.x[bar.line] + side * (4 + LANE * place.lanes[id(bar)] + BAR / 2)
         top = place.y(bar.begin)
         bottom = place.bottom if bar.end is None else max(place.y(bar.end), top + 6)
-        dash = ' stroke-dasharray="3 2"' if bar.end is None else ""
         out.append(f'<rect x="{x - BAR / 2:.1f}" y="{top:.1f}" width="{BAR}" height="{bottom - top:.1f}" rx="2" fill="{strong}" '
-                   f'fill-opacity="0.55" stroke="{strong}"{dash}/>')  # fmt: skip
+                   f'fill-opacity="0.55" stroke="{strong}"/>')  # fmt: skip
+        if bar.end is None:
+            out.append(f'<path d="M{x - BAR / 2:.1f} {bottom + 1:.1f}h{BAR}l{-BAR / 2} 6z" fill="{strong}"/>')
         k = at[bar.line, bar.begin]
         at[bar.line, bar.begin] += 1
         away = place.x[bar.line] + side * (8 + LANE * lanes[bar.line])
@@ -144,7 +151,7 @@ def _arrows(place: Layout) -> list[str]:
 
 def _message(place: Layout, arrow: Arrow, k: int) -> list[str]:
     """One message; it is the k-th that its sender sends in this row."""
-    colour = RED if arrow.lost else place.colour(arrow.colour)[0]
+    colour = place.colour(arrow.colour)[0]
     lane = place.network[0] + 9 + LANE * place.lanes[id(arrow)] + LANE / 2
     begin, left = place.y(arrow.sent) + (-5 if arrow.copy else 6 + 10 * k), place.x.get(arrow.source, lane)
     end = place.bottom if arrow.got is None else place.y(arrow.got) - (0 if arrow.lost else 5)
@@ -155,7 +162,7 @@ def _message(place: Layout, arrow: Arrow, k: int) -> list[str]:
         out += _label(place, arrow, left, begin + 9, colour, place.side.get(arrow.source, -1))
     if arrow.lost:
         cross = f"M{lane - 5:.1f} {end - 5:.1f}l10 10m0 -10l-10 10"
-        out += [_line(points, colour, 1.5, dash), f'<path d="{cross}" stroke="{RED}" stroke-width="2.2"/>']
+        out += [_line(points, colour, 1.5, dash), f'<path d="{cross}" stroke="{AMBER}" stroke-width="2.4"/>']
     elif arrow.got is None:
         out += [_line(points, colour, 1.5, dash), f'<circle cx="{lane:.1f}" cy="{end:.1f}" r="3.2" fill="#fff" stroke="{colour}"/>']
     else:
@@ -176,13 +183,32 @@ def _rows(place: Layout) -> list[str]:
     out = []
     for i, row in enumerate(place.diagram.rows):
         y = place.y(i)
-        fill = f' style="fill:{RED}"' if row.fault else ""
         hint = f"<title>{escape(row.hint)}</title>" if row.hint else ""
         out.append(f'<text x="34" y="{y + 4:.1f}" text-anchor="end" class="n">{row.number}</text>')
-        out.append(f'<text x="44" y="{y + 4:.1f}"{fill}>{hint}<tspan class="b">{escape(row.op)}</tspan> {escape(row.text)}</text>')
+        out.append(f'<text x="44" y="{y + 4:.1f}">{hint}<tspan class="b">{escape(row.op)}</tspan> {escape(row.text)}</text>')
         if row.line in place.x and row.line != NETWORK:
-            out.append(f'<circle cx="{place.x[row.line]:.1f}" cy="{y:.1f}" r="3.6" fill="{RED if row.fault else "#22303f"}"/>')
-    return out + _ends(place)
+            out.append(_dot(place.x[row.line], y, row.fault))
+    return out + _marks(place) + _ends(place)
+
+
+def _dot(x: float, y: float, fault: bool) -> str:
+    """Who takes a step; a diamond where the outside world does."""
+    if fault:
+        return f'<path d="M{x - 5:.1f} {y:.1f}l5 -5l5 5l-5 5z" fill="#fff" stroke="{AMBER}" stroke-width="1.8"/>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="#22303f"/>'
+
+
+def _marks(place: Layout) -> list[str]:
+    """The mistake and what is right instead, below the step's own text."""
+    diagram, row = place.diagram, place.diagram.mistake
+    if row is None:
+        return []
+    one = row == (len(diagram.rows) - 1 if diagram.loop is None else diagram.loop) and diagram.verdict
+    text = f"▲ the mistake{' and the harm' if one else ''}" + (f": {diagram.note}" if diagram.note else "")
+    out = [_text(44, place.y(row) + 16, text, "m", fill=AMBER)]
+    if not one and diagram.rows and diagram.loop is None:
+        out.append(_text(44, place.y(len(diagram.rows) - 1) + 16, "▲ the harm", "m", fill=RED))
+    return out
 
 
 def _ends(place: Layout) -> list[str]:
@@ -192,7 +218,7 @@ def _ends(place: Layout) -> list[str]:
     colour = GREEN if diagram.good else RED
     if diagram.verdict and last:
         mark = f"{'✓' if diagram.good else '✗'} {diagram.verdict}"
-        out.append(_text(place.width - 12, place.y(last - 1) + 4, mark, "b", "end", colour))
+        out.append(_text(place.width - 12, place.y(last if diagram.loop == last else last - 1) + 4, mark, "b", "end", colour))
     if diagram.loop == last:
         out.append(_text(44, place.y(last) + 4, "and nothing happens any more", "b", fill=colour))
     elif diagram.loop is not None:
@@ -204,12 +230,10 @@ def _ends(place: Layout) -> list[str]:
 
 
 def _foot(place: Layout) -> list[str]:
-    return textwrap.wrap(place.diagram.sentence, max(40, int((place.width - 40) / 7.1)))
+    width = max(40, int((place.width - 40) / 7.1))
+    return [line for part in place.diagram.sentence.split("\n") for line in textwrap.wrap(part, width)]
 
 
 def _footer(place: Layout, lines: list[str]) -> list[str]:
     y = place.bottom + 30
-    out = [_text(16, y + 17 * i, line, "b", fill=GREEN if place.diagram.good else RED) for i, line in enumerate(lines)]
-    if place.diagram.legend:
-        out.append(_text(place.width - 12, y + 17 * len(lines) + 2, place.diagram.legend, "s n", "end"))
-    return out
+    return [_text(16, y + 17 * i, line, "b", fill=GREEN if place.diagram.good else RED) for i, line in enumerate(lines)]

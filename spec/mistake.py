@@ -90,5 +90,5 @@ def _question(module: str, trace: Sequence[TraceState], loop: int | None) -> Ite
         steps += [f"Walk{number}", f"Ask{number}"]
     end = (loop or len(trace)) - 1  # what may repeat for ever, or the last state
     yield from ("Offer ==", f"    /\\ at \\in {end}..{aside - 1} /\\ at' = {aside}", "    /\\ Next")
-    yield f"    /\\ PrintT(<<\"OFFER\", at, ToString({EVENT}')>>)"
+    yield f'    /\\ PrintT(<<"OFFER", at, ToString({EVENT}\')>>)'
     yield from ("MistakeNext == " + " \\/ ".join([*steps, "Offer"]), "====", "")

@@ -28,7 +28,7 @@ PHRASES = {
     "LayerDone": "attention of {transfer} ends",
     "Revoke": "the lease of {transfer} is over",
     "ResendReady": "{transfer}, again",
-    "Evict": "run and chunk {object}",
+    "Evict": "object {object} leaves the pool",
     "Lose": "{message}",
     "Deliver": "{message}",
 }
@@ -55,7 +55,7 @@ def phrase(event: dict[str, Value], before: dict[str, Value], words: Vocabulary)
     if text is None:
         text = ", ".join(f"{name} {value}" for name, value in sorted(said.items()) if name not in ("op", "step"))
     if op == "Deliver" and event.get("keep") == TRUE:
-        text += ", a copy stays"
+        text += ", doubled on its way"
     return text
 
 

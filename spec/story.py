@@ -7,41 +7,64 @@ change; nothing is left out, and nothing is shown that is not in the trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from tidegate.spec.diagram import NETWORK, Arrow, Band, Bar, Diagram, Lifeline, Row
 from tidegate.spec.explain import EVENT, as_function, event_text, message_text, value_text
 from tidegate.spec.phrases import actor, phrase, receiver, sender
+from tidegate.spec.story_columns import Column, add_columns
 from tidegate.spec.tlc_output import TraceState
 from tidegate.spec.values import FALSE, TRUE, Value, show
 from tidegate.spec.vocabulary import Vocabulary, items, record
 
 __all__ = ["tell"]
 
-LEGEND = "1·2·3 is run 1, chunk 2, layer 3; a fourth number is the Prefill rank"
+LEGEND = "1·2·3: run 1, chunk 2, layer 3"
+RANKS = "; a fourth number: the Prefill rank"
+LEADER = re.compile(r"\b(\d+·\d+·\d+)·0\b")
 FAULTS = ("Lose", "Abort", "Revoke", "Evict", "Miss", "Crash")
 
 
-def tell(trace: list[TraceState], words: Vocabulary, title: str, loop: int | None = None) -> Diagram:
-    """The behaviour as a diagram; loop: as in tlc_output.Result."""
+def tell(trace: list[TraceState], words: Vocabulary, title: str, loop: int | None = None, columns: Sequence[Column] = ()) -> Diagram:
+    """The behaviour as a diagram; loop: as in tlc_output.Result; columns: what else to show of the machines."""
     states = [state.variables for state in trace]
     out = Diagram(title, [], legend=LEGEND)
     net = _Net(out)
     for number, (before, after) in enumerate(pairwise(states)):
         event = record(after.get(EVENT, "")) or {"op": trace[number + 1].action}
         out.rows.append(_row(number, event, before, after, words))
-        if out.rows[-1].line == "client":
+        if out.rows[-1].line == "client":  # who asks for it; Decode does it
             out.arrows.append(Arrow("", "client", "decode", number, number))
+            out.rows[-1].line = "decode"
         net.step(number, event, before.get("net", frozenset()), after.get("net", frozenset()), out.rows[-1].line)
         _copies(out, number, before.get("io", frozenset()), after.get("io", frozenset()))
         _memory(out, number, before.get("mem", ""), after.get("mem", ""))
     if loop is not None:
         out.loop = len(out.rows) if loop == 0 else loop - 1
     _one_rank(out)
-    out.lines = _lifelines(out, states[-1])
+    left, right = add_columns(out, states, list(columns))
+    if len(as_function(states[-1].get("mem", "")) or "") > 1:
+        out.legend += RANKS
+    else:
+        _one_member(out)
+        left, right = ([replace(line, title=LEADER.sub(r"\1", line.title)) for line in side] for side in (left, right))
+    lines = _lifelines(out, states[-1])
+    pool = [line for line in lines if line.key == "pool"]
+    out.lines = [*left, *(line for line in lines if line not in pool), *right, *pool]
     return out
+
+
+def _one_member(out: Diagram) -> None:
+    """Where there is one rank, nobody need be told which."""
+    things: list[Arrow | Bar] = [*out.arrows, *out.bars]
+    for thing in things:
+        thing.label = LEADER.sub(r"\1", thing.label)
+    for row in out.rows:
+        row.text = LEADER.sub(r"\1", row.text)
 
 
 def _row(number: int, event: dict[str, Value], before: dict[str, Value], after: dict[str, Value], words: Vocabulary) -> Row:

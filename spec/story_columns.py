@@ -21,7 +21,7 @@ State = dict[str, Value]
 Cell = tuple[str, str, str]  # the thing, what is said of it, its colour
 ON_DECODE = ("blocks", "attempts")
 FIRST = ("idle", "free", "absent")
-HELD = {"attending": "attention", "saves": "save", "transfers": "copy"}
+HELD = {"attending": "attend", "saves": "save", "transfers": "copy"}
 
 
 def add_columns(out: Diagram, states: list[State], wanted: list[Column]) -> tuple[list[Lifeline], list[Lifeline]]:
@@ -31,7 +31,7 @@ def add_columns(out: Diagram, states: list[State], wanted: list[Column]) -> tupl
     for name in (column for column in get_args(Column) if column in wanted):
         told = [list(CELLS[name](state)) for state in states]
         for thing in dict.fromkeys(cell[0] for cells in told for cell in cells):
-            (left if name in ON_DECODE else right).append(Lifeline(thing, thing, "memory"))
+            (left if name in ON_DECODE else right).append(Lifeline(thing, thing, "state"))
             _bands(out, thing, [next((cell for cell in cells if cell[0] == thing), (thing, "", "")) for cells in told])
     return left, right
 
@@ -71,16 +71,21 @@ def _about(key: Value) -> str:
 
 
 def _pool(state: State) -> Iterator[Cell]:
+    """What is thought of an object, and how many of its layers really lie in the pool."""
+    pooled = state.get("pooled", frozenset())
     for key, fields in _each(state.get("pool", "")):
-        if fields["phase"] not in FIRST:
-            yield f"object {value_text(key)}", f"{fields['phase']}" + ("\npinned" if fields["pins"] else ""), ""
+        due = fields["layers"]
+        if fields["phase"] not in FIRST and isinstance(pooled, frozenset) and isinstance(due, frozenset):
+            there = [t for t in pooled if (items(t) or [])[:2] == items(key)]
+            text = f"{fields['phase']}\nhas {len(there)} of {len(due)}" + ("\npinned" if fields["pins"] else "")
+            yield f"object {value_text(key)}", text, ""
 
 
 def _gates(state: State) -> Iterator[Cell]:
     for key, fields in _each(state.get("slots", "")):
         parts = items(key) or [key]
-        held = ", ".join(word for name, word in HELD.items() if fields[name])
-        said = "held by\n" + held.replace(", ", "\n") if held else str(fields["phase"])
+        held = ", ".join(word for name, word in HELD.items() if fields[name]).replace("save, ", "save,\n")
+        said = f"shut for\n{held}" if held else str(fields["phase"])
         if fields["phase"] != "free" or fields["epoch"]:
             yield f"gate {value_text(parts[0])}", "free" if fields["phase"] == "free" else said, ""
 

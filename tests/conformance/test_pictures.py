@@ -17,6 +17,7 @@ from tidegate.spec.counterexample import explain
 from tidegate.spec.diagram import Diagram
 from tidegate.spec.diagram_svg import svg
 from tidegate.spec.explain import steps
+from tidegate.spec.mistake import Mistake
 from tidegate.spec.museum import planted, show
 from tidegate.spec.paths import root
 from tidegate.spec.tlc_output import Result, TraceState
@@ -132,7 +133,8 @@ def violated() -> tuple[Result, Path]:
 def test_a_counterexample_is_told_with_its_names(violated: tuple[Result, Path], words: Vocabulary) -> None:
     result, config = violated
     shown = explain(result, SYSTEM, config.read_text(), title="a leak")
-    assert re.search(r"^Step \d+, .*, breaks NoLeak for slot 0: when nothing is under way, nothing is held\.$", shown.sentence)
+    says = "the rule that when nothing is under way, nothing is held"
+    assert re.search(rf"^Step \d+, .*, breaks NoLeak for slot 0, {says}\.$", shown.sentence)
     assert shown.diagram is not None
     events = [record(one.variables["ev"]) or {} for one in result.trace[1:]]
     assert [row.op for row in shown.diagram.rows] == [e["op"] for e in events]
@@ -247,9 +249,10 @@ def test_a_trace_of_another_model_is_stale(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_kept_behaviour_is_the_one_that_tlc_found(violated: tuple[Result, Path]) -> None:
     result = violated[0]
-    again, who = museum_page._restored(museum_page._stored(result, [], "key"))
+    mistake = Mistake(2, result.trace[1].variables, [result.trace[1].variables["ev"]])
+    again, who, made = museum_page._restored(museum_page._stored(result, [], mistake, "key"))
     assert [one.variables for one in again.trace] == [one.variables for one in result.trace]
-    assert (again.violated, again.loop, who) == (result.violated, result.loop, [])
+    assert (again.violated, again.loop, who, made) == (result.violated, result.loop, [], mistake)
 
 
 def test_a_picture_of_a_machine_shows_every_move() -> None:

@@ -5,7 +5,7 @@
 (***************************************************************************)
 EXTENDS SystemPrefill, SystemDecode
 
-\* keep: the network delivers a copy and holds on to another.
+\* A message arrives; keep: the network has doubled it, and the second one is still under way.
 Deliver(m, keep) ==
     /\ m \in net
     /\ IF keep THEN Count("dup") < MaxDup /\ Use("dup") ELSE UNCHANGED used
@@ -18,6 +18,7 @@ Deliver(m, keep) ==
          [] m.op = "ABORT"                         -> OnAbort(m, keep)
          [] m.op = "RUN_FAILED"                    -> OnRunFailed(m, keep)
 
+\* A message gets lost.
 Lose(m) ==
     /\ m \in net
     /\ Count("loss") < MaxLoss

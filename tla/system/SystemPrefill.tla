@@ -127,6 +127,7 @@ LayerDone(t) ==
     /\ ev' = [op |-> "LayerDone", transfer |-> t]
     /\ UNCHANGED <<runs, transfers, pool, lane, attempts, bindings, dests, groups, reads, block, net, used, mem, pooled, dest, registered, taken, owner, history>>
 
+\* The save of step t to the pool ends, well or badly: the gate hears of it, and the object gets its layer or is spoilt.
 SaveEnd(t, ok) ==
     LET m == t[4]  i == GateOf(t[1], t[3])  o == <<t[1], t[2]>>  piece == Piece(t[3], m)
         right == (\A x \in IoOf("save", t) : x.right) /\ Holds(mem[m][i], t[1], t[2], t[3])

@@ -66,7 +66,7 @@ OneVerdict ==
     /\ \A m \in Members, r \in Runs : <<m, r, "done">> \in verdicts =>
           \A t \in Transfers : (t[1] = r /\ t[4] = m /\ t[2] <= runs[m][r].chunks) => transfers[t].phase = "done"
 
-\* The same for attempts: what is scheduled ends well; and a verdict and what belongs to it stay as they were, whatever comes late.
+\* What is scheduled ends well, and a verdict and what belongs to it stay as they were, whatever comes late.
 EndsStay ==
     [][/\ \A a \in Attempts :
            /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
