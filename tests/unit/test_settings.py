@@ -236,9 +236,14 @@ def test_a_step_of_several_requests_is_larger_than_a_chunk_where_that_is_asked_f
     assert told(prefill__long_prefill_token_threshold=100, prefill__max_num_seqs=3, decode__max_num_seqs=4) == (100, 512, 3)
 
 
-def test_requests_side_by_side_leave_no_trace_yet() -> None:
-    with pytest.raises(ConfigError, match="max_num_seqs is 2 on Prefill: the trace of requests side by side is not recorded"):
-        run_config(run_settings(raw(prefill__max_num_seqs=2), {}), prompts_of(bytes(99), 1, 64), trace="/t")
+def test_requests_side_by_side_and_several_ranks_are_traced_but_not_several_instances() -> None:
+    def traced(**options: Any) -> RunConfig:
+        settings = run_settings(raw(prefill__max_num_seqs=2, prefill__tensor_parallel_size=2), {})
+        return run_config(settings, prompts_of(bytes(99), 1, 64), trace="/t", **options)
+
+    assert (traced().prefill_lanes, traced().p_tp) == (2, 2)
+    with pytest.raises(ConfigError, match="prefills is 2: the trace of several is not recorded"):
+        traced(prefills=2)
 
 
 def test_drafts_need_a_layer_that_makes_them() -> None:
