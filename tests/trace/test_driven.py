@@ -107,7 +107,7 @@ def test_runs_of_two_lanes_are_accepted(tmp_path):
     assert (accepted.runs, accepted.steps) == (2, 12)
     lines = [json.loads(line) for line in (tmp_path / "run" / "prefill-0.jsonl").read_text().splitlines()]
     claims = [line["run"] for line in lines if line.get("op") == "Claim"]
-    assert claims[:2] == [nonce("run 0"), nonce("run 1")]
+    assert claims[:2] == [nonce("run 000"), nonce("run 001")]
 
 
 def one_lane(lines):
