@@ -263,15 +263,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             *((ranks < 1 or model.parts % ranks == 0,
                f"tensor_parallel_size is {ranks} on {side}: this model is computed in {model.parts} parts, which the ranks share evenly; "
                f"give {_divisors(model.parts)}") for side, ranks in (("Prefill", self.p_tp), ("Decode", self.d_tp))),
-            (self.p_tp == self.d_tp == 1 or not self.trace,
-             f"tensor_parallel_size is {self.p_tp} on Prefill and {self.d_tp} on Decode: the trace of several ranks is not "
-             "recorded in this release; leave --trace out, or run one rank"),
             (self.prefill_lanes >= 1, f"max_num_seqs is {self.prefill_lanes} on Prefill: at least one request is computed at a time"),
             (self.step_tokens == 0 or self.step_tokens >= self.chunk,
              f"step_tokens is {self.step_tokens}: a step holds a chunk of {self.chunk} tokens at least"),
-            (self.prefill_lanes == 1 or not self.trace,
-             f"max_num_seqs is {self.prefill_lanes} on Prefill: the trace of requests side by side is not recorded in this release; leave "
-             "--trace out, or compute one request at a time"),
             (self.preempt_after >= 0, f"preempt_after_tokens is {self.preempt_after}: 0 (never) or more"),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidegate.engine.recorder import NULL, Recording, content_tag
+from tidegate.engine.recorder import NULL, Recording, content_tag, range_tags
 from tidegate.engine.streams import CpuStream
 
 log = logging.getLogger(__name__)
@@ -161,8 +161,12 @@ class CopyWorkers:
         """Add a line; a callable among `fields` gives the buffers whose tag is due, None leaves the field out."""
         if not self.recorder.enabled:
             return
-        said = {name: content_tag(*x()) if callable(x) else x for name, x in fields.items() if x is not None}
-        work = job.work
+        said, work = {name: x for name, x in fields.items() if x is not None}, job.work
+        for name in [name for name, x in said.items() if callable(x)]:
+            buffers = said[name]()
+            said[name] = content_tag(*buffers)
+            if name == "tag" and self.recorder.by_range:
+                said["tags"] = range_tags(buffers)
         self.recorder.record(f"{job.kind}_{edge}", slot=work.slot, epoch=work.epoch, **work.labels, **job.fields, **said)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 from functools import partial
 
 import msgspec
@@ -41,18 +42,25 @@ from tidegate.engine.rank_words import (
     unpack_leader,
     unpack_part,
 )  # fmt: skip
+from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import SharedMemory, fetch_memory
-from tidegate.engine.tracing import labels
+from tidegate.engine.tracing import labels, trace_footer, trace_header
 
 __all__ = ["DecodeHand"]
 
 
 class DecodeHand(DecodeRows):
-    """memory: as large as the leader's, its main KV the leader's."""
+    """memory: as large as the leader's, its main KV the leader's; members: Prefill ranks, for the trace."""
 
-    def __init__(self, leader: Leader, memory: DecodeMemory, *, pull_threads: int = 1, faults: Faults | None = None) -> None:
+    def __init__(
+        self, leader: Leader, memory: DecodeMemory, *, members: int = 1, pull_threads: int = 1, recorder: Recording = NULL,
+        faults: Faults | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(memory, {}, rank=leader.told.rank, ranks=leader.told.size)
-        self._leader, self._pull = leader, ShmPull(threads=pull_threads, faults=faults)
+        trace_header(recorder, role="decode", rank=self.rank, ranks=leader.told.size, members=members,
+                     incarnation=secrets.randbits(62) + 1, layers=memory.layers)  # fmt: skip
+        self._recorder = recorder
+        self._leader, self._pull = leader, ShmPull(threads=pull_threads, recorder=recorder, faults=faults)
         self._owned: dict[int, Destination] = {}
         self._parked: dict[int, Reader] = {}  # of attempts that have no row
         self._peers: dict[tuple[int, int], SharedMemory] = {}  # by incarnation and rank
@@ -75,6 +83,7 @@ class DecodeHand(DecodeRows):
         counts = self.memory.hot.counts
         self._say(Stats({"hits": counts.hits, "misses": counts.misses, "bytes_missed": counts.bytes_loaded}))
         self.owner.stop()
+        trace_footer(self._recorder)
         for memory in self._peers.values():
             memory.close()
 

@@ -8,6 +8,7 @@ from tidegate.engine.decode_steps import decode_memory, make_forward
 from tidegate.engine.faults import Injector
 from tidegate.engine.hand_io import Leader, run_hand
 from tidegate.engine.model import GlooRanks, Speculating
+from tidegate.engine.tracing import recorder_of
 
 __all__ = ["main"]
 
@@ -17,12 +18,17 @@ def serve(leader: Leader) -> None:
     told, config = leader.told, leader.config(RunConfig)
     model = config.load_model(GlooRanks(told.meeting, rank=told.rank, size=told.size))
     memory = decode_memory(config, model.config, {name: int(file) for name, file in told.more.items()})
-    hand = DecodeHand(leader, memory, pull_threads=config.pull_threads, faults=Injector(config.decode_faults).copies())
+    recorder = recorder_of(config.trace, "decode", told.rank, config.topology)
+    hand = DecodeHand(
+        leader, memory, members=config.p_tp, pull_threads=config.pull_threads, recorder=recorder,
+        faults=Injector(config.decode_faults).copies(),
+    )  # fmt: skip
     hand.open()
     while (word := hand.next_forward()) is not None:
         requests = [Speculating(attempt, token, position, end, [*drafts]) for attempt, token, position, end, drafts in word.requests]
         make_forward(model, hand, requests, drafts=config.drafts)
     hand.close()
+    recorder.close()
     model.group.close()
     leader.left()
 

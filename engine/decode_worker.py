@@ -8,7 +8,6 @@ them does.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import zmq
 
@@ -23,8 +22,7 @@ from tidegate.engine.hands import Hands
 from tidegate.engine.host_memory import shared_file
 from tidegate.engine.model import ALONE, GlooRanks, ModelConfig
 from tidegate.engine.notes import leave_note
-from tidegate.engine.recorder import NULL, NullRecorder, Recorder
-from tidegate.engine.tracing import trace_file
+from tidegate.engine.tracing import recorder_of
 from tidegate.engine.worker_io import Host, run_worker
 
 __all__ = ["DecodeWorker", "main"]
@@ -36,7 +34,7 @@ class DecodeWorker:
     def __init__(self, config: RunConfig, parent: Host) -> None:
         self.config, self.parent = config, parent
         self.faults = Injector(config.decode_faults)
-        self.recorder = self._recorder()
+        self.recorder = recorder_of(config.trace, "decode", 0, config.topology)
         model, self._context = config.model_config(), zmq.Context[zmq.Socket[bytes]]()
         files = self._shared_files(model) if config.d_tp > 1 else {}
         self.hands = Hands(
@@ -61,10 +59,6 @@ class DecodeWorker:
     def _shared_files(self, model: ModelConfig) -> dict[str, int]:
         sizes = {name: size for name, size in decode_sizes(self.config, model).items() if name in ("layers", "blocks", "block_size")}
         return {kind.name: shared_file(main_bytes(kind, **sizes)) for kind in self.config.row_kinds() if is_main(kind.name)}
-
-    def _recorder(self) -> Recorder | NullRecorder:
-        name = trace_file("decode", 0)
-        return Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
 
     def serve(self) -> None:
         """Decode whatever is complete, all together, a token or more of each in a forward, until the parent says stop."""

@@ -11,22 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from torch import Tensor
-
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_core import PrefillCore
-from tidegate.engine.prefill_parts import Claimed, Lockstep, Part, Place, Run, RunOver, Step
+from tidegate.engine.prefill_parts import Lockstep, Part, Place, Run, RunOver, Step
 from tidegate.engine.recorder import Recording
 from tidegate.engine.slots import SharedMemory
+from tidegate.engine.step_trace import Rows, StepTrace
 from tidegate.engine.streams import CpuStream, Stream
-from tidegate.engine.tracing import trace_begin, trace_end
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.topology import SlotPlan
 
 __all__ = ["PrefillCalls"]
-
-Where = tuple[tuple[int, ...], int, int]
-Written = tuple[TransferId, Claimed, Where]
 
 
 class PrefillCalls:
@@ -37,6 +32,7 @@ class PrefillCalls:
 
     def __init__(self, memory: SharedMemory, plan: SlotPlan, compute: Stream | None, recorder: Recording) -> None:
         self.memory, self.plan, self._compute, self._recorder = memory, plan, compute, recorder
+        self._trace = StepTrace(recorder, memory)
         self._behind = CpuStream("prefill-behind") if compute else None  # waits for the model's events, in their order
         self._parts: list[Part] = []
         self._layer, self._phase = 0, "done"
@@ -99,15 +95,16 @@ class PrefillCalls:
         for part in going:
             part.id = TransferId(part.run.nonce, part.now.chunk, layer + 1)
         self._claim(going)
-        if self._recorder.enabled:
-            for part in _left(going):
-                ranges = self.memory.token_ranges(part.at.slot, *self._where(part), layer=layer)
-                trace_begin(self._recorder, "write", part.id, *part.at, ranges)
+        for part in _left(going):
+            self._trace.write_begins(_rows(part))
         self._fill(_left(going))
         if self._hands is not None:
             self._leave(self.owner.ask(partial(self._hands.enter, *(part.id for part in _left(going)))))
         left = _left(going)
         if len(left) < len(going):
+            for part in going:
+                if part.over is not None:
+                    self._trace.write_ends(part.id, ok=False)
             self._abandon()
         if not left:
             raise self._ended()
@@ -123,7 +120,7 @@ class PrefillCalls:
         """
         going = self._expect(layer, "claimed")
         self._phase = "written"
-        self._after_compute(partial(self._written, [(part.id, part.at, self._where(part)) for part in going]))
+        self._after_compute(partial(self._written, [_rows(part) for part in going]))
         if not _left(going):
             self._abandon()
             raise self._ended()
@@ -132,7 +129,7 @@ class PrefillCalls:
         """Attention of `layer`, also what is queued of it, reads its slot no more."""
         going = self._expect(layer, "written")
         self._layer, self._phase = layer + 1, "done"
-        self._after_compute(partial(self._attended, [(part.id, part.at, self._where(part)) for part in going]))
+        self._after_compute(partial(self._attended, [_rows(part) for part in going]))
 
     def copy_step(self) -> None:
         """Do the whole step, for which nothing is to be computed.  RunOver as `wait_for_all`."""
@@ -176,12 +173,6 @@ class PrefillCalls:
             )
         return _left(now)
 
-    def _where(self, part: Part) -> Where:
-        """The blocks of the step's rows, and its tokens; for the trace alone, so there are none without one."""
-        now, size = part.now, self.memory.layout.block_size
-        blocks = part.run.blocks[now.first // size : -(-now.end // size)] if self._recorder.enabled else ()
-        return blocks, now.first, now.end
-
     def _claim(self, parts: Sequence[Part]) -> None:
         """Wait until it is known of each where it may be written, or that it is over."""
         asked: dict[TransferId, Part] = {}
@@ -210,18 +201,8 @@ class PrefillCalls:
         for part, filled in asked:
             if not (outcome := filled.result()).ok:
                 part.over = RunOver(f"run {part.run.nonce} chunk {part.now.chunk} layer {self._layer}: {outcome.reason}")
-        for part in backed:
-            if part.over is not None:
-                self._rows_end(part.id, part.at, self._where(part), False)
         if backed:
             self.core.times.blocked += time.monotonic() - began
-
-    def _rows_end(self, step: TransferId, at: Claimed, where: Where, ok: bool) -> None:
-        trace_end(self._recorder, "write", step, *at, self._rows(step, at, where), ok=ok)
-
-    def _rows(self, step: TransferId, at: Claimed, where: Where) -> Sequence[Tensor]:
-        """The step's rows, for the trace's tags."""
-        return self.memory.token_views(at.slot, *where, layer=step.layer - 1) if self._recorder.enabled else ()
 
     def _after_compute(self, call: Callable[[], None]) -> None:
         """Call once what is queued on the compute stream so far has ended; now, where there is none."""
@@ -231,24 +212,24 @@ class PrefillCalls:
         self._behind.run(self._compute.record().synchronize)
         self._behind.run(call)
 
-    def _written(self, written: Sequence[Written]) -> None:
-        for step, at, where in written:
-            self._rows_end(step, at, where, True)
-        over = self.owner.ask(partial(self.core.written, *(step for step, _, _ in written)))
+    def _written(self, written: Sequence[Rows]) -> None:
+        for rows in written:
+            self._trace.write_ends(rows.step)
+        over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)))
         if over and self._behind is None and self._hands is None:
             self._leave(over)
-        for step, at, _ in written:
-            if step not in over:
-                self._published.add(step)
-                trace_begin(self._recorder, "attend", step, *at)
+        for rows in written:
+            if rows.step not in over:
+                self._published.add(rows.step)
+                self._trace.attend_begins(rows)
 
-    def _attended(self, attended: Sequence[Written]) -> None:
+    def _attended(self, attended: Sequence[Rows]) -> None:
         done = []
-        for step, at, where in attended:
-            if step in self._published:  # a run that failed before that has no attention that anybody waits for
-                self._published.remove(step)
-                trace_end(self._recorder, "attend", step, *at, self._rows(step, at, where))
-                done.append(step)
+        for rows in attended:
+            if rows.step in self._published:  # a run that failed before that has no attention that anybody waits for
+                self._published.remove(rows.step)
+                self._trace.attend_ends(rows)
+                done.append(rows.step)
         self.owner.post(partial(self.core.attended, *done))
 
     # ---- runs that leave -------------------------------------------------------------------------------------------
@@ -268,6 +249,10 @@ class PrefillCalls:
         over = [part.over for part in self._parts if part.over is not None]
         self._parts, self._layer, self._phase = [], 0, "done"
         return over[-1]
+
+
+def _rows(part: Part) -> Rows:
+    return Rows(part.id, part.at, part.run.blocks, part.now.first, part.now.end)
 
 
 def _left(parts: Sequence[Part]) -> list[Part]:

@@ -87,8 +87,8 @@ class PrefillEngine(PrefillCalls):
         super().__init__(memory, plan, compute, recorder)
         self.lanes, self._on_crash = lanes, on_crash
         self.incarnation = secrets.randbits(62) + 1
-        trace_header(recorder, role="prefill", rank=0, incarnation=self.incarnation, layers=plan.layers, plan=plan,
-                     chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
+        trace_header(recorder, role="prefill", rank=0, ranks=1 + len(others), members=1 + len(others), incarnation=self.incarnation,
+                     layers=plan.layers, plan=plan, chunk_tokens=chunk_tokens, read_lease=read_lease > 0)  # fmt: skip
         if others and others[0].digest != memory.layout.digest:
             raise ValueError(f"rank {others[0].rank} has layout {others[0].digest}, rank 0 {memory.layout.digest}: all ranks have one")
         session = session_of(plan, chunk_tokens, members=1 + len(others), incarnation=self.incarnation, observer=trace_observer(recorder))

@@ -18,7 +18,7 @@ from tidegate.engine.hand_io import Leader
 from tidegate.engine.owner import Owner
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.prefill_copies import PoolCopies, extent_layout
-from tidegate.engine.prefill_parts import Place, Run, RunOver, Step
+from tidegate.engine.prefill_parts import Claimed, Place, Run, RunOver, Step
 from tidegate.engine.prefill_waits import poison_slot
 from tidegate.engine.rank_words import (
     Attended,
@@ -38,8 +38,10 @@ from tidegate.engine.rank_words import (
     Written,
     unpack_leader,
 )  # fmt: skip
+from tidegate.engine.recorder import NULL, Recording
 from tidegate.engine.slots import MemoryServer, SharedMemory
-from tidegate.engine.tracing import labels
+from tidegate.engine.step_trace import Rows, StepTrace
+from tidegate.engine.tracing import labels, trace_footer, trace_header
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.topology import SlotPlan
 
@@ -54,22 +56,26 @@ class PrefillHand:
 
     def __init__(
         self, leader: Leader, memory: SharedMemory, *, plan: SlotPlan, chunk_tokens: int, folder: str, extents: int, pin_seconds: float,
-        model: str, lookahead: int = 0, faults: Faults | None = None,
+        model: str, lookahead: int = 0, read_lease: bool = False, recorder: Recording = NULL, faults: Faults | None = None,
     ) -> None:  # fmt: skip
-        self.memory, self._leader, self._plan, self._chunk_tokens = memory, leader, plan, chunk_tokens
+        self.memory, self._leader, self._plan, self._chunk_tokens, self._recorder = memory, leader, plan, chunk_tokens, recorder
         told = leader.told
+        trace_header(recorder, role="prefill", rank=told.rank, ranks=told.size, members=told.size, incarnation=secrets.randbits(62) + 1,
+                     layers=plan.layers, plan=plan, chunk_tokens=chunk_tokens, read_lease=read_lease)  # fmt: skip
+        self._trace = StepTrace(recorder, memory)
         self.owner = Owner("prefill-hand", leader.socket, on_frames=self._frames, on_tick=lambda: None, after=lambda: None,
                            on_crash=lambda error: leader.fail(str(error)), tick=60.0)  # fmt: skip
         self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}")
         self._known: dict[int, Run] = {}  # runs that are not over
+        self._filling: set[TransferId] = set()  # steps of which a fill has begun, before all ranks agreed on them
         self.copies = PoolCopies(
-            LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, faults=faults), memory,
-            span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size, lookahead=lookahead,
+            LocalPool(extent_layout(memory.layout), extents, folder=folder, pin_seconds=pin_seconds, recorder=recorder, faults=faults),
+            memory, span=self.span, post=self.owner.post, model=model, rank=told.rank, ranks=told.size, lookahead=lookahead,
         )  # fmt: skip
         self._steps: queue.SimpleQueue[list[tuple[Run, int]] | None] = queue.SimpleQueue()
-        self._layers: queue.SimpleQueue[Go] = queue.SimpleQueue()
+        self._layers: queue.SimpleQueue[list[Rows]] = queue.SimpleQueue()
         self._runs: list[Run] = []  # of the step
-        self._at = Go(())
+        self._at: list[Rows] = []
 
     def open(self) -> None:
         """Tell the leader that this rank is ready, and listen."""
@@ -84,6 +90,7 @@ class PrefillHand:
         self._say(Stats({name: float(count) for name, count in moved.items()}))
         self.owner.stop()
         self.copies.close()
+        trace_footer(self._recorder)
         self._server.close()
         self.memory.close()
 
@@ -106,10 +113,10 @@ class PrefillHand:
     def wait_for_all(self, layer: int) -> list[Place | RunOver]:
         """Block until all ranks begin the layer; RunOver as `PrefillEngine.wait_for_all`."""
         self._at = self._layers.get()
-        if not self._at.steps:
+        if not self._at:
             raise RunOver("the leader has left the step")
-        here = {step.run: (slot, epoch) for step, slot, epoch in self._at.steps}
-        if not here.keys() <= {run.nonce for run in self._runs} or any(step.layer != layer + 1 for step, _, _ in self._at.steps):
+        here = {rows.step.run: rows.at for rows in self._at}
+        if not here.keys() <= {run.nonce for run in self._runs} or any(rows.step.layer != layer + 1 for rows in self._at):
             raise RuntimeError(f"this rank is at layer {layer + 1} of {[run.nonce for run in self._runs]}; the leader begins {self._at}")
         return [self._place(run, *here[run.nonce], layer) if run.nonce in here else RunOver("it has left the step") for run in self._runs]
 
@@ -117,10 +124,19 @@ class PrefillHand:
         return Place(slot, epoch, run.blocks, self.memory.views(slot, layer))
 
     def kv_written(self, layer: int) -> None:
-        self._say(Written(self._at.steps))
+        for rows in self._at:
+            self._trace.write_ends(rows.step)
+        self._say(Written(self._steps_now()))
+        for rows in self._at:
+            self._trace.attend_begins(rows)
 
     def layer_done(self, layer: int) -> None:
-        self._say(Attended(self._at.steps))
+        for rows in self._at:
+            self._trace.attend_ends(rows)
+        self._say(Attended(self._steps_now()))
+
+    def _steps_now(self) -> tuple[tuple[TransferId, int, int], ...]:
+        return tuple((rows.step, *rows.at) for rows in self._at)
 
     # ---- the leader's words ----------------------------------------------------------------------------------------
 
@@ -137,8 +153,8 @@ class PrefillHand:
                 self.copies.begin(run, start, blocks, backed)
             case Compute(parts):
                 self._steps.put([(self._known[run], chunk) for run, chunk in parts])
-            case Go():
-                self._layers.put(word)
+            case Go(steps):
+                self._go(steps)
             case CopyBegins():
                 self._copy(word)
             case Remove(run, chunks):
@@ -151,6 +167,20 @@ class PrefillHand:
             case Stop():
                 self._steps.put(None)
 
+    def _go(self, steps: Sequence[tuple[TransferId, int, int]]) -> None:
+        """All ranks begin these; what was filled of others has ended, for their runs have left the step."""
+        going = [self._rows(step, slot, epoch) for step, slot, epoch in steps]
+        for step in self._filling - {rows.step for rows in going}:
+            self._trace.write_ends(step, ok=False)
+        self._filling.clear()
+        for rows in going:
+            self._trace.write_begins(rows)
+        self._layers.put(going)
+
+    def _rows(self, step: TransferId, slot: int, epoch: int) -> Rows:
+        """Of a run that is not over."""
+        return Rows(step, Claimed(slot, epoch), self._known[step.run].blocks, *self.span(step.run, step.chunk))
+
     def _copy(self, word: CopyBegins) -> None:
         work = Work(word.slot, word.epoch, labels(word.step))
 
@@ -158,6 +188,8 @@ class PrefillHand:
             self._leader.say(CopyEnded(word.kind, step, word.slot, word.epoch, outcome))
 
         if word.kind == "fill":
+            self._filling.add(word.step)
+            self._trace.write_begins(self._rows(word.step, word.slot, word.epoch))
             self.copies.fill(word.step, work, word.first, word.end, ended)
         elif word.kind == "load":
             self.copies.load(word.step, work, ended)

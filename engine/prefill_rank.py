@@ -9,6 +9,7 @@ from tidegate.engine.model import GlooRanks
 from tidegate.engine.prefill_engine import layer_memory
 from tidegate.engine.prefill_hand import PrefillHand
 from tidegate.engine.prefill_steps import compute_step
+from tidegate.engine.tracing import recorder_of
 
 __all__ = ["main"]
 
@@ -21,12 +22,14 @@ def serve(leader: Leader) -> None:
     hand = PrefillHand(
         leader, layer_memory(config.slot_layout()), plan=config.plan(), chunk_tokens=config.chunk,
         folder=told.more["pool"], extents=config.pool_objects, pin_seconds=config.pin_seconds, model=told.more["model"],
-        lookahead=model.config.lookahead, faults=faults.copies(),
+        lookahead=model.config.lookahead, read_lease=config.read_lease > 0,
+        recorder=(recorder := recorder_of(config.trace, "prefill", told.rank, config.topology)), faults=faults.copies(),
     )  # fmt: skip
     hand.open()
     while (parts := hand.next_step()) is not None:
         compute_step(hand, model, parts, faults)  # of what has failed the leader tells whoever waits
     hand.close()
+    recorder.close()
     model.group.close()
     leader.left()
 

@@ -30,8 +30,7 @@ from tidegate.engine.prefill_copies import PoolCopies, extent_layout
 from tidegate.engine.prefill_engine import PrefillEngine, layer_memory
 from tidegate.engine.prefill_hands import PrefillHands
 from tidegate.engine.prefill_steps import compute_step
-from tidegate.engine.recorder import NULL, NullRecorder, Recorder
-from tidegate.engine.tracing import trace_file
+from tidegate.engine.tracing import recorder_of
 from tidegate.engine.waiting import Status
 from tidegate.engine.worker_io import Host, run_worker
 
@@ -45,7 +44,7 @@ class PrefillWorker:
         self.config, self.parent = config, parent
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.faults = Injector(config.prefill_faults)
-        self.recorder = self._recorder()
+        self.recorder = recorder_of(config.trace, "prefill", 0, config.topology)
         self.memory = layer_memory(config.slot_layout())
         own = f"{config.scratch_folder}/pool" if config.scratch_folder else None
         pool = LocalPool(
@@ -87,10 +86,6 @@ class PrefillWorker:
         """What tells the files of one checkpoint from those of another."""
         files = sorted(Path(self.config.checkpoint).glob("*.safetensors")) if self.config.checkpoint else []
         return ", ".join(f"{file.resolve()} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
-
-    def _recorder(self) -> Recorder | NullRecorder:
-        name = trace_file("prefill", 0)
-        return Recorder(Path(self.config.trace) / name, Path(name).stem) if self.config.trace else NULL
 
     def _http(self) -> PrefillServer:
         owner = self.engine.owner

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -30,6 +30,10 @@ class Recording(Protocol):
     def enabled(self) -> bool:
         """False where a line would be thrown away."""
 
+    @property
+    def by_range(self) -> bool:
+        """Is a tag due for each range, beside the one for all?  Where ranks share out the rows of a step, no two of them move the same."""
+
     def record(self, kind: str, **fields: Any) -> None:
         """Add one line."""
 
@@ -40,13 +44,14 @@ class Recording(Protocol):
 class Recorder:
     """Writes lines `{"process": .., "seq": 0, 1, .., "kind": .., **fields}` to a new file at `path`.
 
-    Raises FileExistsError where the file is there: two runs in one trace would be two histories with one name.
+    by_range: as `Recording` says.  Raises FileExistsError where the file is there: two runs in one trace would be two histories with one
+    name.
     """
 
     enabled = True
 
-    def __init__(self, path: Path | str, process: str) -> None:
-        self.path, self.process = Path(path), process
+    def __init__(self, path: Path | str, process: str, *, by_range: bool = False) -> None:
+        self.path, self.process, self.by_range = Path(path), process, by_range
         self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
         self._lock = threading.Lock()
         self._encoder = msgspec.json.Encoder()
@@ -96,7 +101,7 @@ class Recorder:
 class NullRecorder:
     """Records nothing."""
 
-    enabled = False
+    enabled = by_range = False
 
     def record(self, kind: str, **fields: Any) -> None:
         pass
@@ -119,6 +124,11 @@ def content_tag(*buffers: Any) -> str:
     for buffer in buffers:
         digest.update(as_bytes(buffer).data)
     return digest.hexdigest()
+
+
+def range_tags(buffers: Sequence[Any]) -> list[str]:
+    """The tag of each of `buffers`."""
+    return [content_tag(buffer) for buffer in buffers]
 
 
 def read_lines(path: Path | str) -> list[Mapping[str, Any]]:

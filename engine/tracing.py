@@ -9,25 +9,34 @@ told.  With the null recorder nothing is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tidegate.engine.recorder import Recording, content_tag
+from tidegate.engine.recorder import NULL, NullRecorder, Recorder, Recording, content_tag, range_tags
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.session import Observer
-from tidegate.protocol.topology import SlotPlan
+from tidegate.protocol.topology import ALONE, SlotPlan, Topology
 
-__all__ = ["FORMAT", "labels", "trace_begin", "trace_end", "trace_file", "trace_footer", "trace_header",
+__all__ = ["FORMAT", "labels", "recorder_of", "trace_begin", "trace_end", "trace_file", "trace_footer", "trace_header",
            "trace_observer"]  # fmt: skip
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format that docs/trace.md describes."""
 
 
 def trace_file(role: str, rank: int) -> str:
     """Name of the file of a process within a trace directory; its stem is the recorder's `process`."""
     return f"{role}-{rank}.jsonl"
+
+
+def recorder_of(folder: str, role: str, rank: int, topology: Topology) -> Recorder | NullRecorder:
+    """What a rank of a worker records with, in `folder`; without one, nothing.  Raises as `Recorder`."""
+    if not folder:
+        return NULL
+    name = trace_file(role, rank)
+    return Recorder(Path(folder) / name, Path(name).stem, by_range=topology != ALONE)
 
 
 def trace_header(
@@ -37,11 +46,14 @@ def trace_header(
     rank: int,
     incarnation: int,
     layers: int,
+    ranks: int = 1,
+    members: int = 1,
     plan: SlotPlan | None = None,
     chunk_tokens: int = 0,
     read_lease: bool = False,
 ) -> None:
-    """Write the first line.  Prefill gives its plan, the tokens of a chunk, and whether it may revoke; Decode does not.
+    """Write the first line.  ranks: of the instance; members: Prefill ranks that this side speaks for or with.  Prefill gives its plan,
+    the tokens of a chunk, and whether it may revoke; Decode does not.
 
     ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.
     """
@@ -50,8 +62,8 @@ def trace_header(
     if plan and plan.table:
         raise ValueError(f"slots {plan.table}: a trace is judged by a model whose layers are all of one kind; run without a trace")
     recorder.record(
-        "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, incarnation=incarnation, layers=layers,
-        shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
+        "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, ranks=ranks, members=members, incarnation=incarnation,
+        layers=layers, shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
         chunk_tokens=chunk_tokens, read_lease=read_lease,
     )  # fmt: skip
     recorder.flush()  # what remains of a run that is interrupted is known for its trace, cut off
@@ -82,22 +94,26 @@ def labels(transfer: TransferId) -> dict[str, int | str]:
 
 
 def trace_begin(
-    recorder: Recording, what: str, transfer: TransferId, slot: int, epoch: int, ranges: Sequence[tuple[int, int]] = ()
-) -> None:
+    recorder: Recording, what: str, transfer: TransferId, slot: int, epoch: int, ranges: Sequence[tuple[int, int]] = (),
+    regions: Sequence[str] = (),
+) -> None:  # fmt: skip
     """`write` (rows are computed into the slot) or `attend` begins.
 
-    ranges: (offset, length) in bytes of the rows of this step, in the offsets that reads and saves count by.
+    ranges: (offset, length) in bytes of the rows of this step, in the offsets that reads and saves count by; regions: what lies in each.
     """
     if recorder.enabled:
-        recorder.record(f"{what}_begin", slot=slot, epoch=epoch, **labels(transfer), ranges=ranges)
+        recorder.record(f"{what}_begin", slot=slot, epoch=epoch, **labels(transfer), ranges=ranges, regions=regions)
 
 
 def trace_end(
     recorder: Recording, what: str, transfer: TransferId, slot: int, epoch: int, buffers: Sequence[Any], *, ok: bool = True
 ) -> None:
-    """`write` or `attend` has ended; buffers: exactly the rows of this step (main, then index), for their tag."""
+    """`write` or `attend` has ended; buffers: exactly the rows of this step (main, then index), for their tag, and of a write one for
+    each range, for theirs.
+    """
     if recorder.enabled:
-        recorder.record(f"{what}_end", slot=slot, epoch=epoch, **labels(transfer), ok=ok, tag=content_tag(*buffers))
+        more = {"tags": range_tags(buffers)} if recorder.by_range and what == "write" else {}
+        recorder.record(f"{what}_end", slot=slot, epoch=epoch, **labels(transfer), ok=ok, tag=content_tag(*buffers), **more)
 
 
 def trace_footer(recorder: Recording) -> None:

@@ -59,7 +59,7 @@ class ForgetsRuns(PrefillMoves):
         self._need(self.member != 0 and self.can_heed(run), "a member heeds it once, of a run that it has begun",
                    machine="PrefillRun", state=self.run_state(run), event=f"Retire {run}")  # fmt: skip
         self.runs[run] = PR.Retire(self.runs[run])
-        return self._did("Heed", [], run=run)
+        return self._did("Heed", [], run=run, member=self.member)
 
     def can_forget(self, run: int) -> bool:
         """Will nobody ask this member about `run` any more?  In a group see the module for who forgets first."""
@@ -78,7 +78,7 @@ class ForgetsRuns(PrefillMoves):
         PR.Forget(state)  # what it leaves, `run_state` knows from last_run
         del self.runs[run], self.starts[run], self.lanes[run]
         self.failures.pop(run, None)
-        return self._did("Forget", [], run=run)
+        return self._did("Forget", [], run=run, member=self.member)
 
     def is_untold(self, run: int) -> bool:
         """Is RUN_FAILED of it worth repeating?"""

@@ -64,7 +64,7 @@ class PrefillSession(ForgetsRuns):
         for key in needed:
             self.pool[key] = PO.Pin(self.pool[key], step)
         effects: list[Effect] = [BeginLoad(step, gate[0], self.slots[gate].epoch)] if needed else []
-        return self._did("Claim", effects, run=run)
+        return self._did("Claim", effects, run=run, member=self.member)
 
     def write(self, run: int) -> list[Effect]:
         """kv_written: the rows of the next step are in its slot; closes the gate, begins the save, publishes; System.Write."""
@@ -89,7 +89,7 @@ class PrefillSession(ForgetsRuns):
         self.runs[run] = PR.Advance(state, frozenset((step,)))
         effects: list[Effect] = [BeginSave(step, gate[0], slot.epoch), Send(ready)]
         self._settle_run(run, effects)
-        return self._did("Write", effects, run=run)
+        return self._did("Write", effects, run=run, member=self.member)
 
     def layer_done(self, step: TransferId) -> list[Effect]:
         """The attention of `step` no longer needs its slot; System.LayerDone."""
@@ -130,7 +130,7 @@ class PrefillSession(ForgetsRuns):
         effects: list[Effect] = []
         reason = f"an earlier chunk of layer {step.layer} is not in the pool (save failed, or evicted)"
         self._fail(run, reason, effects, tell=True)
-        return self._did("Miss", effects, run=run)
+        return self._did("Miss", effects, run=run, member=self.member)
 
     def evict(self, key: tuple[int, int]) -> list[Effect]:
         """The pool gives up object (run, chunk); System.Evict."""
@@ -162,7 +162,7 @@ class PrefillSession(ForgetsRuns):
         self._need(self.member != 0 and self.can_start(run), "a member joins each run of its leader once",
                    machine="PrefillRun", state=self.run_state(run), event=f"Join {run}")  # fmt: skip
         self._begin(run, start, lane)
-        return self._did("Join", [RunStarted(run, start)], run=run)
+        return self._did("Join", [RunStarted(run, start)], run=run, member=self.member)
 
     def stop(self, run: int, reason: str = "") -> list[Effect]:
         """The run has failed at another member, who told Decode: it fails here too; System.Stop.
@@ -173,7 +173,7 @@ class PrefillSession(ForgetsRuns):
                    machine="PrefillRun", state=self.run_state(run), event=f"Stop {run}")  # fmt: skip
         effects: list[Effect] = []
         self._fail(run, f"stopped: {reason or 'it failed at another rank'}", effects, tell=False)
-        return self._did("Stop", effects, run=run)
+        return self._did("Stop", effects, run=run, member=self.member)
 
     # ---- messages -------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class PrefillSession(ForgetsRuns):
         effects: list[Effect] = []
         match message:
             case Start():
-                return self._did("Deliver", effects, message=message, run=self._on_start(message, lane, effects))
+                return self._did("Deliver", effects, message=message, run=self._on_start(message, lane, effects), lane=lane)
             case ReadDone() | ReadFailed():
                 self._on_report(message, effects)
             case Abort():

@@ -114,7 +114,7 @@ def walking(names: Set[str] | None = None) -> Iterator[set[Edge]]:
 
 @cache
 def edges(machine: str) -> frozenset[Edge]:
-    """Every labelled edge of a machine's graph."""
+    """Every labelled edge of a machine's graph, which is walked anew: whoever drew it before has noted nothing."""
     with walking({machine}) as walked:
-        reachable(machines()[machine], root() / "tla" / "graphs" / f"{machine}Graph.cfg")
+        reachable.__wrapped__(machines()[machine], root() / "tla" / "graphs" / f"{machine}Graph.cfg")
     return frozenset(walked)

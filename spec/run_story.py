@@ -9,27 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from tidegate.spec.diagram import NETWORK, Arrow, Band, Bar, Diagram, Lifeline, Row
 from tidegate.spec.errors import SpecError
-from tidegate.spec.trace_lines import Line, Physical, read_directory
+from tidegate.spec.trace_files import read_directory
+from tidegate.spec.trace_lines import Line, Physical
 from tidegate.spec.trace_names import Names, read_names
-from tidegate.spec.trace_order import key_of, merge, tag_of
+from tidegate.spec.trace_order import Key, key_of, merge, tag_of
 
 __all__ = ["requests", "tell_run"]
 
-Key = tuple[Any, ...]
+Step = tuple[int, int, int, int]
 LEGEND = "1·2·3 is run 1, chunk 2, layer 3; runs are numbered in the order of their START"
 SIDE = {"load": "pool", "save": "pool"}
 PHRASES = {
     "Admit": "attempt {attempt}", "Registered": "attempt {attempt}'s destination",
     "Schedule": "inference of attempt {attempt} begins", "Finish": "inference of attempt {attempt} ends",
     "Abort": "attempt {attempt} is given up", "Claim": "run {run} takes the slot of its next step",
+    "Join": "another rank joins run {run}", "Stop": "another rank gives run {run} up",
     "Write": "run {run} has computed {step}", "Miss": "run {run}: what it must load is gone", "LayerDone": "attention of {step} ends",
     "SaveEnd": "save of {step} ends", "LoadEnd": "load of {step} ends", "Landed": "the failed read of {step} stops",
     "ReadEnd": "read of {step}: {how}", "Revoke": "the lease of {step} is over", "ResendReady": "{step}, again",
-    "ResendReport": "{step}, again", "Evict": "chunk {chunk} leaves the pool",
+    "ResendReport": "{step}, again", "Evict": "chunk {chunk} leaves the pool", "Retire": "attempt {attempt} is over for good",
+    "Heed": "another rank hears that run {run} is retired", "Forget": "run {run} is forgotten",
+    "ResendFailed": "run {run} has failed, again",
 }  # fmt: skip
 
 
@@ -68,10 +71,10 @@ class _Telling:
         self.names, self.attempts, self.chunks, self.layers = names, set(attempts), chunks, layers
         self.runs = {run for run, start in names.started.items() if start.attempt in self.attempts}
         self.out = Diagram(title, [], legend=LEGEND, good=True)
-        self.written: dict[int, int] = {}  # run -> its Writes so far
+        self.written: dict[tuple[int, int], int] = {}  # run, member -> its Writes so far
         self.sent: dict[Key, tuple[int, str, bool]] = {}  # message -> row, process, certain
         self.arrows: dict[Key, Arrow] = {}
-        self.slots: set[int] = set()
+        self.slots: set[str] = set()
 
     def tell(self, lines: list[Line]) -> Diagram:
         for line in lines:
@@ -87,24 +90,23 @@ class _Telling:
 
     # ---- which lines -----------------------------------------------------------------------------------------------------
 
-    def _step_of(self, line: Line) -> tuple[int, int, int] | None:
-        """The (run, chunk, layer) that a line is about."""
+    def _step_of(self, line: Line) -> Step | None:
+        """The step that a line is about."""
         a = line.arguments
         about = getattr(a.get("message"), "transfer", None)
         if about is not None:
-            return about.run, about.chunk, about.layer
+            return about.run, about.chunk, about.layer, about.member
         if "transfer" in a:
-            return tuple(a["transfer"][:3])
+            return tuple(a["transfer"])
         if line.op == "Write":
-            chunk, layer = divmod(self.written.get(a["run"], 0), self.names.plan.layers)
-            return a["run"], chunk + 1, layer + 1
+            return self._written(line, self.written.get((a["run"], a["member"]), 0))
         return None
 
     def _concerned(self, line: Line) -> bool:
         a, message = line.arguments, line.arguments.get("message")
         step = self._step_of(line)
         if line.op == "Write":
-            self.written[a["run"]] = self.written.get(a["run"], 0) + 1
+            self.written[a["run"], a["member"]] = self.written.get((a["run"], a["member"]), 0) + 1
         run = step[0] if step else a.get("run", getattr(message, "run", a.get("object", (None,))[0]))
         attempt = a.get("attempt", getattr(message, "attempt", None))
         if run not in self.runs and attempt not in self.attempts:
@@ -131,11 +133,15 @@ class _Telling:
                 self.sent[key] = (row, who, certain)
                 self.arrows.pop(key, None)
 
-    def _before_write(self, line: Line) -> tuple[int, int, int] | None:
+    def _before_write(self, line: Line) -> Step | None:
         if line.op == "Write":  # it was counted when the line was looked at
-            chunk, layer = divmod(self.written[line.arguments["run"]] - 1, self.names.plan.layers)
-            return line.arguments["run"], chunk + 1, layer + 1
+            return self._written(line, self.written[line.arguments["run"], line.arguments["member"]] - 1)
         return self._step_of(line)
+
+    def _written(self, line: Line, before: int) -> Step:
+        """What a Write has written, `before` others of its run having come first."""
+        chunk, layer = divmod(before, self.names.plan.layers)
+        return line.arguments["run"], chunk + 1, layer + 1, line.arguments["member"]
 
     def _delivered(self, key: Key, row: int, who: str) -> None:
         earlier = self.arrows.get(key)
@@ -156,11 +162,11 @@ class _Telling:
         what, _, when = line.kind.partition("_")
         now = len(self.out.rows) - 0.5
         if line.kind == "write_begin" and p.run in self.names.runs:
-            self.slots.add(p.slot)
+            self.slots.add(_slot(p))
             self._contents(p, max(now, 0))
         if p.run not in self.runs or (self.chunks and p.chunk not in self.chunks) or (self.layers and p.layer not in self.layers):
             return
-        side, label = SIDE.get(what, _process(line)), f"{what} {_short(self.names, (p.run, p.chunk, p.layer))}"
+        side, label = SIDE.get(what, _process(line)), f"{what} {_short(self.names, (p.run, p.chunk, p.layer, p.member))}"
         if what == "load":
             label += f" of chunk {p.pool_chunk}"
         if when == "begin":
@@ -171,7 +177,7 @@ class _Telling:
                 bar.end, bar.bad = max(now, 0), p.ok is False
 
     def _contents(self, p: Physical, now: float) -> None:
-        line = f"slot {p.slot}"
+        line = _slot(p)
         for band in self.out.bands:
             if band.line == line and band.end is None:
                 band.end = now
@@ -185,16 +191,18 @@ class _Telling:
             *(Lifeline(key, _titled(key)) for key in sorted(used) if key.startswith("decode")),
             Lifeline(NETWORK, "network", "network"),
             *(Lifeline(key, _titled(key)) for key in sorted(used) if key.startswith("prefill")),
-            *(Lifeline(f"slot {slot}", f"slot {slot}", "memory") for slot in sorted(self.slots)),
+            *(Lifeline(slot, slot, "memory") for slot in sorted(self.slots)),
             *([Lifeline("pool", "pool")] if "pool" in used else []),
         ]
 
 
-def _sends(line: Line, step: tuple[int, int, int] | None) -> list[tuple[Key, bool]]:
+def _sends(line: Line, step: Step | None) -> list[tuple[Key, bool]]:
     """The messages that a line may send, and whether it certainly does (docs/trace.md, Order)."""
     a, op = line.arguments, line.op
-    if op in ("Registered", "Abort"):
-        return [(("START" if op == "Registered" else "ABORT", a["attempt"]), True)]
+    if op in ("Registered", "Abort", "Retire"):
+        return [(("START" if op == "Registered" else op.upper(), a["attempt"]), True)]
+    if op == "ResendFailed":
+        return [(("RUN_FAILED", a["run"], 0), True)]
     if op in ("Write", "ResendReady") and step:
         return [(("READY", *step), True)]
     if op in ("ReadEnd", "ResendReport") and step:
@@ -203,7 +211,10 @@ def _sends(line: Line, step: tuple[int, int, int] | None) -> list[tuple[Key, boo
         tags += ["READ_DONE"] if how in ("ok", None) else []
         return [((tag, *step), how is not None) for tag in tags]
     if op in ("Miss", "Revoke") or (op == "LoadEnd" and not a["ok"]):
-        return [(("RUN_FAILED", a["run"] if op == "Miss" else a["transfer"][0]), False)]
+        run, member = (a["run"], a["member"]) if op == "Miss" else (a["transfer"][0], a["transfer"][3])
+        return [(("RUN_FAILED", run, member), False)]
+    if op == "Deliver" and tag_of(a["message"]) == "RETIRE":
+        return [(("RETIRED", a["message"].attempt), True)]
     if op == "Deliver" and step:
         tag = tag_of(a["message"])
         answers = {"READ_DONE": ("COMMITTED", "REVOKED"), "READ_FAILED": ("REVOKED",), "READY": ("READ_FAILED", "READ_DONE")}
@@ -220,13 +231,19 @@ def _titled(process: str) -> str:
     return f"{role.capitalize()} {rank}".strip()
 
 
-def _short(names: Names, step: tuple[int, int, int] | None) -> str:
-    return f"{names.runs.get(step[0], '?')}·{step[1]}·{step[2]}" if step else ""
+def _short(names: Names, step: Step | None) -> str:
+    if step is None:
+        return ""
+    return f"{names.runs.get(step[0], '?')}·{step[1]}·{step[2]}{f' of rank {step[3]}' if step[3] else ''}"
+
+
+def _slot(p: Physical) -> str:
+    return f"slot {p.slot}{f' of rank {p.member}' if p.member else ''}"
 
 
 def _message(names: Names, key: Key) -> str:
     if len(key) > 3:
-        return f"{key[0]} {_short(names, key[1:4])}"
+        return f"{key[0]} {_short(names, key[1:5])}"
     number = (names.runs if key[0] == "RUN_FAILED" else names.attempts).get(key[1], "?")
     return f"{key[0]} {'run' if key[0] == 'RUN_FAILED' else 'attempt'} {number}"
 

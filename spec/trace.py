@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.spec.errors import SpecError
+from tidegate.spec.trace_files import Files, leader, read_directory, topology_of
 from tidegate.spec.trace_judge import Case, judge, tla
-from tidegate.spec.trace_lines import File, Line, TraceRefused, read_directory
+from tidegate.spec.trace_lines import Line, TraceRefused
 from tidegate.spec.trace_names import Names, abstract, read_names
 from tidegate.spec.trace_order import merge
 from tidegate.spec.trace_ranges import check_ranges
+from tidegate.spec.trace_shares import Shares
 
 __all__ = ["Accepted", "check", "check_all"]
 
@@ -74,12 +76,14 @@ def _case(folder: Path) -> tuple[Case, Accepted]:
     names = read_names(files)
     lines = merge(files)
     _substance(files)
-    records, repeated, refused = encode(names, lines)
+    shares = Shares(lines, topology_of(files))
+    records, repeated, refused = encode(names, lines, shares)
     try:
-        check_ranges(lines if refused is None else lines[: refused[0]])
+        check_ranges(lines if refused is None else lines[: refused[0]], names.lanes, lease=names.prefill.read_lease)
+        shares.check(lines if refused is None else lines[: refused[0]])
     except TraceRefused as error:
         refused = _index(lines, error)
-    last = files["prefill"].lines[-1]
+    last = files[leader("prefill")].lines[-1]
     events = Counter(line.op for line in lines if line.op)
     physical = Counter(line.kind for line in lines if line.physical)
     accepted = Accepted(folder, events, physical, len(names.runs), len(names.attempts), events["Write"], repeated)
@@ -94,27 +98,28 @@ def _index(lines: list[Line], error: TraceRefused) -> tuple[int, str]:
     raise error
 
 
-def _substance(files: dict[str, File]) -> None:
+def _substance(files: Files) -> None:
     """A run in which nothing came to an end shows nothing."""
+    decode = files[leader("decode")]
     ops = Counter(line.op for file in files.values() for line in file.lines if line.op)
     if not ops["Admit"]:
-        raise TraceRefused(str(files["decode"].path), "the trace is trivial: no attempt was ever admitted")
+        raise TraceRefused(str(decode.path), "the trace is trivial: no attempt was ever admitted")
     if not ops["Schedule"] + ops["Abort"] + sum(
         (line.op == "ReadEnd" and line.arguments["how"] != "ok") or (line.op == "Deliver"
         and line.arguments["message"].__struct_config__.tag in ("RUN_FAILED", "REVOKED"))
-        for line in files["decode"].lines
+        for line in decode.lines
     ):  # fmt: skip
-        raise TraceRefused(str(files["decode"].path), "the trace is trivial: no attempt was scheduled, and none failed")
+        raise TraceRefused(str(decode.path), "the trace is trivial: no attempt was scheduled, and none failed")
 
 
-def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int, tuple[int, str] | None]:
+def encode(names: Names, lines: list[Line], shares: Shares) -> tuple[list[dict[str, Any]], int, tuple[int, str] | None]:
     """The lines as records of RunTrace's Log, how many deliveries repeat an earlier one, and the first line, if any, that says
     of itself what cannot be, with the reason: the records end before it."""
     records: list[dict[str, Any]] = []
     refused = None
     for line in lines:
         try:
-            records.append(_physical(names, line) if line.physical else _event(names, line))
+            records.append(_physical(names, line, shares) if line.physical else _event(names, line, shares))
         except TraceRefused as error:
             refused = (len(records), error.why)
             break
@@ -130,22 +135,26 @@ def encode(names: Names, lines: list[Line]) -> tuple[list[dict[str, Any]], int, 
     return records, repeated, refused
 
 
-def _physical(names: Names, line: Line) -> dict[str, Any]:
+def _physical(names: Names, line: Line, shares: Shares) -> dict[str, Any]:
     p = line.physical
     assert p is not None
     step = names.step(line.where, p.run, p.chunk, p.layer, p.member)
-    names.check_slot(line.where, p.layer, p.slot, p.epoch)
+    names.check_slot(line.where, p.layer, p.slot, p.epoch, p.member)
     if p.pool_chunk is not None:
         names.step(line.where, p.run, p.pool_chunk, p.layer, p.member)
-    tag = p.landed if line.kind == "load_end" else p.tag
+    tag = p.landed if line.kind == "load_end" else shares.tag_of(line)
+    landed = tag if p.landed == p.tag else p.landed
     return {"op": "physical", "kind": line.kind, "transfer": step, "slot": p.slot, "epoch": p.epoch, "chunk": p.pool_chunk or 0,
-            "tag": tag or "", "landed": p.landed or "", "ok": bool(p.ok)}  # fmt: skip
+            "tag": tag or "", "landed": landed or "", "ok": bool(p.ok)}  # fmt: skip
 
 
-def _event(names: Names, line: Line) -> dict[str, Any]:
+def _event(names: Names, line: Line, shares: Shares) -> dict[str, Any]:
     if line.op == "Deliver":
-        return {"op": "Deliver", "message": abstract(names, line), "keep": False}
+        more = {"lane": line.arguments["lane"]} if "lane" in line.arguments else {}
+        return {"op": "Deliver", "message": abstract(names, line), "keep": False} | more
     out: dict[str, Any] = {"op": line.op}
+    if line.op in ("SaveEnd", "ReadEnd"):
+        out["empty"] = shares.is_empty(line)
     for name, value in line.arguments.items():
         if name == "attempt":
             out[name] = names.attempt(line.where, value)
@@ -153,6 +162,8 @@ def _event(names: Names, line: Line) -> dict[str, Any]:
             out[name] = names.step(line.where, *value)
         elif name == "run":
             out[name] = names.step(line.where, value, 1, 1, 0)[0]
+        elif name == "member":
+            out[name] = names.member(line.where, value)
         elif name == "object":
             run, chunk = value
             out[name] = names.step(line.where, run, chunk, 1, 0)[:2]

@@ -50,7 +50,7 @@ class Case:
         show: dict[str, Any] = {"op": "Show"}
         chunks, layers = range(1, max(self.counts) + 1), range(1, self.names.plan.layers + 1)
         if step and step.run in self.names.runs and step.chunk in chunks and step.layer in layers:
-            show["transfer"] = (self.names.runs[step.run], step.chunk, step.layer, 0)
+            show["transfer"] = (self.names.runs[step.run], step.chunk, step.layer, step.member if step.member in self.names.members else 0)
         return [*self.records[: self.refused[0]], show]
 
     @property
@@ -58,7 +58,7 @@ class Case:
         """What traces judged together have in common."""
         plan = self.names.plan
         alone = id(self) if len(self.records) >= LONG else 0
-        return plan.layers, plan.shared, plan.shared_slots, self.names.prefill.read_lease, alone
+        return plan.layers, plan.shared, plan.shared_slots, self.names.prefill.read_lease, self.names.prefill.ranks, alone
 
     @property
     def counts(self) -> list[int]:
@@ -157,8 +157,10 @@ def _constants(cases: Sequence[Case]) -> dict[str, Any]:
     """The constants of System, large enough for each of the traces."""
     plan, lease = cases[0].names.plan, cases[0].names.prefill.read_lease
     attempts = tla(range(1, max(len(case.counts) for case in cases) + 1))
+    lanes = [lane for case in cases for lane in case.names.lanes.values()]
     return {
         "Layers": tla(range(1, plan.layers + 1)), "Shared": tla(plan.shared), "SharedSlots": plan.shared_slots,
         "NumChunks": max(max(case.counts) for case in cases), "Runs": tla(range(1, max(len(case.names.runs) for case in cases) + 1)),
-        "Attempts": attempts, "Blocks": attempts, "ReadLease": tla(lease), "Retiring": tla(True),
+        "Attempts": attempts, "Blocks": attempts, "ReadLease": tla(lease), "Retiring": tla(True), "Members": tla(cases[0].names.members),
+        "IndexerBlocks": len(cases[0].names.members), "Lanes": tla(range(1, max([1, *lanes]) + 1)),
     } | {f"Max{fault}": sum(len(case.records) for case in cases) for fault in BUDGETS}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reads the files of a recorded run (docs/trace.md) and checks each line by itself.
+"""Reads a file of a recorded run (docs/trace.md) and checks each line by itself; `trace_files` puts the files together.
 
 Rules: a line that is no line of the format is Unreadable, with file and line; a well-formed one that cannot belong to an honest
 run (a gap in seq, no header, no end) is a TraceRefused, likewise; nothing is guessed and nothing is repaired.  Only docs/trace.md is
@@ -16,7 +16,7 @@ import msgspec
 from tidegate.protocol.messages import VERSION, Message
 from tidegate.spec.errors import SpecError
 
-FORMAT = 1
+FORMAT = 2
 Tag = str
 Transfer = tuple[int, int, int, int]
 
@@ -34,12 +34,14 @@ class TraceRefused(SpecError):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a file."""
+    """The first line of a file.  ranks: how many the instance has; members: the ranks of Prefill, as either side knows them."""
 
     format: int
     protocol: int
     role: Literal["prefill", "decode"]
     rank: int
+    ranks: int
+    members: int
     incarnation: int
     layers: int
     shared: tuple[int, ...] = ()
@@ -49,7 +51,9 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Physical(msgspec.Struct, frozen=True):
-    """What the data path did.  ranges: [[offset, length], ...] for a write, else [[source, destination, length], ...]."""
+    """What the data path did.  ranges: [[offset, length], ...] for a write, else [[source, destination, length], ...]; tags: of each
+    of them, where there are several ranks.
+    """
 
     run: int
     chunk: int
@@ -59,10 +63,11 @@ class Physical(msgspec.Struct, frozen=True):
     member: int = 0
     pool_chunk: int | None = None
     tag: Tag | None = None
+    tags: tuple[Tag, ...] | None = None
     landed: Tag | None = None
     ok: bool | None = None
     ranges: tuple[tuple[int, ...], ...] | None = None
-    regions: tuple[str, ...] = ()  # of a read: the region of each range's destination
+    regions: tuple[str, ...] = ()  # of a write: what lies in each range; of a read: the region of each range's destination
 
 
 PHYSICAL = {
@@ -76,13 +81,14 @@ PHYSICAL = {
 ROLE_OF = {
     "Admit": "decode", "Registered": "decode", "Schedule": "decode", "Finish": "decode", "Abort": "decode",
     "ReadEnd": "decode", "Landed": "decode", "ResendReport": "decode", "Claim": "prefill", "Write": "prefill",
-    "Miss": "prefill", "LayerDone": "prefill", "Revoke": "prefill", "ResendReady": "prefill", "SaveEnd": "prefill",
-    "LoadEnd": "prefill", "Evict": "prefill", "Retire": "decode", "Forget": "prefill", "ResendFailed": "prefill", "Deliver": "both",
+    "Miss": "prefill", "Join": "prefill", "Stop": "prefill", "LayerDone": "prefill", "Revoke": "prefill", "ResendReady": "prefill",
+    "SaveEnd": "prefill", "LoadEnd": "prefill", "Evict": "prefill", "Retire": "decode", "Heed": "prefill", "Forget": "prefill",
+    "ResendFailed": "prefill", "Deliver": "both",
 }  # fmt: skip
-_A, _R, _T = {"attempt": int}, {"run": int}, {"transfer": Transfer}
+_A, _R, _T = {"attempt": int}, {"run": int, "member": int}, {"transfer": Transfer}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "Admit": _A, "Registered": _A, "Schedule": _A, "Finish": _A, "Abort": _A, "Retire": _A, "Claim": _R, "Write": _R, "Miss": _R,
-    "Forget": _R, "ResendFailed": _R,
+    "Join": _R, "Stop": _R, "Heed": _R, "Forget": _R, "ResendFailed": {"run": int},
     "LayerDone": _T, "Revoke": _T, "ResendReady": _T, "ResendReport": _T, "Landed": _T | _A,
     "SaveEnd": _T | {"ok": bool}, "LoadEnd": _T | {"ok": bool}, "Evict": {"object": tuple[int, int]},
     "ReadEnd": _T | _A | {"how": Literal["ok", "quiet", "unknown"]}, "Deliver": {"message": dict[str, Any]},
@@ -96,7 +102,9 @@ RECEIVED = {
 
 @dataclass
 class Line:
-    """One line.  kind: a physical kind, "event", or "end"; arguments: of the event, a message decoded; physical: or that."""
+    """One line.  kind: a physical kind, "event", or "end"; arguments: of the event, a message decoded; physical: or that; rank: of
+    the process.
+    """
 
     where: str
     role: str
@@ -104,11 +112,13 @@ class Line:
     op: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     physical: Physical | None = None
+    rank: int = 0
 
     def __str__(self) -> str:
         if self.physical:
             p = self.physical
-            return f"{self.kind} of run {p.run} chunk {p.chunk} layer {p.layer} in slot {p.slot} epoch {p.epoch}"
+            whose = f" of rank {p.member}" if p.member else ""
+            return f"{self.kind} of run {p.run} chunk {p.chunk} layer {p.layer} in slot {p.slot}{whose} epoch {p.epoch}"
         shown = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         return f"{self.op}({shown})" if self.op else self.kind
 
@@ -120,27 +130,6 @@ class File:
     path: Path
     header: Header
     lines: list[Line]
-
-
-def read_directory(folder: Path) -> dict[str, File]:
-    """role -> File of the two processes of a run. Raises Unreadable, TraceRefused."""
-    if not folder.is_dir():
-        raise Unreadable(f"{folder} is no directory: give the directory that `tidegate run --trace DIR` wrote")
-    paths = sorted(folder.glob("*.jsonl"))
-    if not paths:
-        raise Unreadable(f"{folder} holds no trace: there is no *.jsonl file in it; give what `tidegate run --trace DIR` wrote")
-    out: dict[str, File] = {}
-    for path in paths:
-        file = read_file(path)
-        if file.header.role in out:
-            raise TraceRefused(f"{path}:1", f"a second {file.header.role}: this judge knows one Prefill rank and one Decode rank")
-        out[file.header.role] = file
-    if missing := sorted({"prefill", "decode"} - out.keys()):
-        raise TraceRefused(str(folder), f"the file of the {missing[0]} process is missing: a run has a Prefill and a Decode rank")
-    if out["prefill"].header.layers != out["decode"].header.layers:
-        raise TraceRefused(f"{out['decode'].path}:1", f"{out['decode'].header.layers} layers, Prefill has "
-                           f"{out['prefill'].header.layers}: both run the same model")  # fmt: skip
-    return out
 
 
 def read_file(path: Path) -> File:
@@ -158,7 +147,7 @@ def read_file(path: Path) -> File:
         if one.get("process") != path.stem:
             raise TraceRefused(f"{path}:{number}", f"process is {one.get('process')!r} in the file of {path.stem}: a line of another")
     header = _header(path, dicts[0])
-    lines = [_line(f"{path}:{number}", header.role, one) for number, one in enumerate(dicts[1:], 2)]
+    lines = [_line(f"{path}:{number}", header, one) for number, one in enumerate(dicts[1:], 2)]
     if not lines or lines[-1].kind != "end":
         raise TraceRefused(f"{path}:{len(dicts)}", "the trace is cut off: the run did not end, for its last line is no `end`")
     for line in lines[:-1]:
@@ -185,6 +174,8 @@ def _header(path: Path, raw: dict[str, Any]) -> Header:
                            f"{FORMAT} of protocol {VERSION}; use the release that wrote it")  # fmt: skip
     header: Header = _convert(where, raw, Header)
     strange = [layer for layer in header.shared if not 1 <= layer <= header.layers]
+    if not 0 <= header.rank < header.ranks or header.members < 1:
+        raise Unreadable(f"{where}: rank {header.rank} of {header.ranks}, {header.members} members: ranks count from 0")
     if header.layers < 1 or strange or (header.shared and header.shared_slots < 1):
         raise Unreadable(f"{where}: layers {header.layers}, shared {header.shared} over {header.shared_slots} slots is no plan")
     if header.role == "prefill" and header.chunk_tokens < 1:
@@ -199,11 +190,13 @@ def _convert(where: str, raw: Any, kind: Any) -> Any:
         raise Unreadable(f"{where}: {error}") from None
 
 
-def _line(where: str, role: str, raw: dict[str, Any]) -> Line:
-    kind = raw.get("kind")
+def _line(where: str, header: Header, raw: dict[str, Any]) -> Line:
+    kind, role = raw.get("kind"), header.role
     if kind == "end":
-        return Line(where, role, "end")
+        return Line(where, role, "end", rank=header.rank)
     if kind == "event":
+        if header.rank:
+            raise TraceRefused(where, f"{raw.get('op')} in the trace of rank {header.rank}: every session is rank 0's")
         return _event(where, role, raw)
     if kind not in PHYSICAL:
         raise Unreadable(f"{where}: kind {kind!r} is none of header, event, end, {', '.join(PHYSICAL)}")
@@ -214,12 +207,18 @@ def _line(where: str, role: str, raw: dict[str, Any]) -> Line:
     for name in needed:
         if getattr(physical, name) is None:
             raise Unreadable(f"{where}: {kind} without `{name}`")
+    _ranges(where, kind, physical)
+    return Line(where, role, kind, physical=physical, rank=header.rank)
+
+
+def _ranges(where: str, kind: str, physical: Physical) -> None:
     width = 2 if kind == "write_begin" else 3
     if any(len(entry) != width or min(entry) < 0 for entry in physical.ranges or ()):
         raise Unreadable(f"{where}: ranges of a {kind} are lists of {width} numbers, none below 0")
-    if kind == "read_begin" and len(physical.regions) != len(physical.ranges or ()):
+    if kind in ("read_begin", "write_begin") and len(physical.regions) != len(physical.ranges or ()):
         raise Unreadable(f"{where}: {len(physical.regions)} regions for {len(physical.ranges or ())} ranges: one for each")
-    return Line(where, role, kind, physical=physical)
+    if physical.ranges is not None and physical.tags is not None and len(physical.tags) != len(physical.ranges):
+        raise Unreadable(f"{where}: {len(physical.tags)} tags for {len(physical.ranges)} ranges: one for each")
 
 
 def _event(where: str, role: str, raw: dict[str, Any]) -> Line:
@@ -236,7 +235,7 @@ def _event(where: str, role: str, raw: dict[str, Any]) -> Line:
     if op == "Deliver":
         arguments["message"] = message = _message(where, role, arguments["message"])
         if message.__struct_config__.tag == "START":
-            arguments["run"] = _convert(where, raw.get("run"), int)
+            arguments |= {name: _convert(where, raw.get(name), int) for name in ("run", "lane")}
     return Line(where, role, "event", op, arguments)
 
 

@@ -1,20 +1,23 @@
 """Holds the addresses of a trace together: which bytes a step's rows are.
 
 Rules: a save and a read take exactly the bytes that the step's computation wrote; a load writes exactly the bytes of the chunk
-that it loads; the chunks of one layer lie apart, and so do the slots; what two reads write lies apart, unless one attempt was
-over before the other was admitted; adjacent ranges count as one.  Offsets are of 64 bits and TLC's numbers of 32, so this is
+that it loads; where ranks share a step out, some of those bytes; the chunks of one layer lie apart, and so do the slots, and what
+lanes use at once; what two reads write lies apart, unless one attempt was over before the other was admitted; adjacent ranges count as
+one.  Offsets are of 64 bits and TLC's numbers of 32, so this is
 Python's part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidegate.spec.trace_lines import Line, Physical, TraceRefused
+from tidegate.spec.trace_shares import MAIN
 
 __all__ = ["check_ranges"]
 
 Ranges = tuple[tuple[int, int], ...]
+Step = tuple[int, int, int, int]
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -39,45 +42,82 @@ def overlap(ranges: list[tuple[int, int, str]]) -> tuple[str, str] | None:
     return None
 
 
-def check_ranges(lines: list[Line]) -> None:
-    """Judge the begin lines of a merged trace. Raises TraceRefused."""
-    rows: dict[tuple[int, int, int], Ranges] = {}
-    where: dict[tuple[int, int, int], str] = {}
+def check_ranges(lines: list[Line], lanes: Mapping[int, int], *, lease: bool) -> None:
+    """Judge the begin lines of a merged trace. Raises TraceRefused.
+
+    lanes: of each run; lease: may Prefill take a slot back while it is still read?
+    """
+    rows: dict[Step, Ranges] = {}
+    where: dict[Step, str] = {}
+    several = any(line.rank or (line.physical and line.physical.member) for line in lines)
     for line in lines:
         p = line.physical
         if p is None or p.ranges is None or line.kind == "attend_begin":
             continue
         if line.kind == "write_begin":
-            step = (p.run, p.chunk, p.layer)
+            step = (p.run, p.chunk, p.layer, p.member)
             rows[step], where[step] = joined((r[0], r[1]) for r in p.ranges), line.where
             if not rows[step]:
                 raise TraceRefused(line.where, "a computation that writes no byte: its rows have no range")
             continue
         loads = line.kind == "load_begin"
-        step = (p.run, p.pool_chunk or 0, p.layer) if loads else (p.run, p.chunk, p.layer)
+        step = (p.run, (p.pool_chunk or 0) if loads else p.chunk, p.layer, p.member)
         moved = joined((r[1] if loads else r[0], r[2]) for r in p.ranges)
-        if step in rows and moved != rows[step]:
+        if step in rows and moved != rows[step] and not (several and not loads and _within(moved, rows[step])):
             verb = "writes" if loads else "reads"
             raise TraceRefused(line.where, f"{line.kind.split('_')[0]} {verb} the bytes {list(moved)}, the rows of the step are "
                                f"{list(rows[step])} (computed at {where[step]})")  # fmt: skip
     _apart(lines, rows, where)
+    if len(set(lanes.values())) > 1:
+        _lanes(lines, lanes, lease)
     _destinations([line for line in lines if line.role == "decode"])
 
 
-def _apart(lines: list[Line], rows: dict[tuple[int, int, int], Ranges], where: dict[tuple[int, int, int], str]) -> None:
-    """Chunks of one layer of a run lie apart, and slots lie apart."""
-    slots: dict[int, set[tuple[int, int]]] = {}
-    layers: dict[tuple[int, int], list[tuple[int, int, str]]] = {}
+def _within(some: Ranges, all_: Ranges) -> bool:
+    """Is every byte of the one among those of the other?  What is missing then is asked of all ranks together (`trace_shares`)."""
+    return all(any(at <= offset and offset + length <= at + size for at, size in all_) for offset, length in some)
+
+
+def _apart(lines: list[Line], rows: dict[Step, Ranges], where: dict[Step, str]) -> None:
+    """Chunks of one layer of a run lie apart, and slots lie apart, in the memory of each rank."""
+    slots: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    layers: dict[tuple[int, int, int], list[tuple[int, int, str]]] = {}
     for line in lines:
         if line.kind == "write_begin" and (p := line.physical):
-            slots.setdefault(p.slot, set()).update(rows[p.run, p.chunk, p.layer])
+            slots.setdefault((p.member, p.slot), set()).update(rows[p.run, p.chunk, p.layer, p.member])
     for step, ranges in rows.items():
-        layers.setdefault((step[0], step[2]), []).extend((*r, where[step]) for r in ranges)
-    for (run, layer), found in layers.items():
+        layers.setdefault((step[0], step[2], step[3]), []).extend((*r, where[step]) for r in ranges)
+    for (run, layer, _), found in layers.items():
         if met := overlap(found):
             raise TraceRefused(met[1], f"run {run} layer {layer}: this chunk is computed over the rows of the one at {met[0]}")
-    if met := overlap([(*r, f"slot {slot}") for slot, found in slots.items() for r in found]):
-        raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")
+    for rank in sorted({rank for rank, _ in slots}):
+        if met := overlap([(*r, f"slot {slot}") for (whose, slot), found in slots.items() if whose == rank for r in found]):
+            raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")
+
+
+def _lanes(lines: list[Line], lanes: Mapping[int, int], lease: bool) -> None:
+    """Runs of different lanes are in one slot at once, so in different blocks: what one writes or loads nobody of another still uses.
+
+    A step's rows are used from the first byte that is written to the last that is read; a read that may be revoked does not count.
+    """
+    last: dict[Step, int] = {}
+    for number, line in enumerate(lines):
+        if (p := line.physical) and not (line.role == "decode" and (lease or p.ok is False)):
+            last[p.run, p.chunk, p.layer, p.member] = number
+    using: dict[tuple[int, int], dict[Step, tuple[Ranges, Line]]] = {}
+    for number, line in enumerate(lines):
+        p = line.physical
+        if p is None or p.ranges is None or line.kind not in ("write_begin", "load_begin"):
+            continue
+        mine = joined((r[0], r[1]) if line.kind == "write_begin" else (r[1], r[2]) for r in p.ranges)
+        there = using.setdefault((p.member, p.slot), {})
+        for step, (ranges, other) in list(there.items()):
+            if last[step] < number:
+                del there[step]
+            elif lanes[step[0]] != lanes[p.run] and overlap([*((*r, "") for r in ranges), *((*r, "mine") for r in mine)]):
+                raise TraceRefused(line.where, f"{line}, of lane {lanes[p.run]}, writes over bytes of lane {lanes[step[0]]}, which "
+                                   f"{lines[last[step]].where} still uses ({other} at {other.where})")  # fmt: skip
+        there[p.run, p.chunk, p.layer, p.member] = joined([*there.get((p.run, p.chunk, p.layer, p.member), ((), line))[0], *mine]), line
 
 
 def _destinations(lines: list[Line]) -> None:
@@ -89,7 +129,7 @@ def _destinations(lines: list[Line]) -> None:
     until: dict[int, int] = {}
     attempt_of: dict[int, int] = {}
     reads: dict[str, list[tuple[int, int, int, Line]]] = {}
-    begun: dict[tuple[int, int, int, int], Physical] = {}
+    begun: dict[tuple[int, int, int, int, int], Physical] = {}  # by rank and step
     for number, line in enumerate(lines):
         attempt = line.arguments.get("attempt", 0)
         if line.op == "Admit":
@@ -99,10 +139,11 @@ def _destinations(lines: list[Line]) -> None:
         elif line.op == "Deliver" and hasattr(message := line.arguments["message"], "transfer") and hasattr(message, "attempt"):
             attempt_of[message.transfer.run] = message.attempt
         elif line.kind == "read_begin" and (p := line.physical) and p.ranges and p.run in attempt_of:
-            step = (p.run, p.chunk, p.layer, p.member)
+            step = (line.rank, p.run, p.chunk, p.layer, p.member)
             if begun.setdefault(step, p) is not p and (begun[step].ranges, begun[step].regions) == (p.ranges, p.regions):
                 continue  # tried again after a failure, into the step's own bytes; whether it might is judged elsewhere
-            for (_, offset, length), region in zip(p.ranges, p.regions, strict=True):
+            for (_, offset, length), name in zip(p.ranges, p.regions, strict=True):
+                region = name if name.startswith(MAIN) or not line.rank else f"{name} of rank {line.rank}"  # main KV all ranks share
                 reads.setdefault(region, []).append((offset, length, attempt_of[p.run], line))
     for region, found in reads.items():
         _owned(region, sorted(found, key=lambda read: read[:3]), since, until)

@@ -21,7 +21,7 @@ from tidegate.spec.bounds import Bounds
 from tidegate.spec.edges import Edge, walking
 from tidegate.spec.errors import SpecError
 from tidegate.spec.sim import Outcome, random_bounds, simulate
-from tidegate.spec.trace_lines import File, Line, read_file
+from tidegate.spec.trace_lines import File, Header, Line, read_file
 from tidegate.spec.world import World
 
 __all__ = ["explored", "mixed_bounds", "simulated", "traced"]
@@ -92,19 +92,37 @@ def traced(folders: Iterable[Path]) -> set[Edge]:
 
 
 def _feed(file: File) -> None:
-    """Do again what the process of this file did."""
-    head = file.header
+    """Do again what the sessions of this file did; a rank that is not the first has none."""
     events = [line for line in file.lines if line.kind == "event"]
-    if head.role == "decode":
-        decode = DecodeSession(layers=head.layers, incarnation=head.incarnation)
+    if file.header.role == "decode":
+        decode = DecodeSession(layers=file.header.layers, members=file.header.members, incarnation=file.header.incarnation)
         for line in events:
             _decode_event(decode, line)
-        return
-    runs = iter([line.arguments["run"] for line in events if "run" in line.arguments and line.op == "Deliver"])
-    plan = SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots)
-    prefill = PrefillSession(plan=plan, chunk_tokens=head.chunk_tokens, new_run=lambda s: next(runs), incarnation=head.incarnation)
+    elif not file.header.rank:
+        _feed_prefill(file.header, events)
+
+
+def _feed_prefill(head: Header, events: list[Line]) -> None:
+    runs = iter([line.arguments["run"] for line in events if "lane" in line.arguments])
+    pool: dict[tuple[int, int], Any] = {}
+    sessions = [
+        PrefillSession(
+            plan=SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots), pool=pool, member=member,
+            lanes=max([1, *(line.arguments.get("lane", 1) for line in events)]), members=head.members, chunk_tokens=head.chunk_tokens,
+            new_run=lambda s: next(runs), incarnation=head.incarnation,
+        )
+        for member in range(head.members)
+    ]  # fmt: skip
     for line in events:
-        _prefill_event(prefill, line)
+        _prefill_event(sessions[_member_of(line)], line, sessions[0])
+
+
+def _member_of(line: Line) -> int:
+    """Whose session the event was for; the leader's, where it names none."""
+    a, message = line.arguments, line.arguments.get("message")
+    if message is not None:
+        return int(getattr(getattr(message, "transfer", message), "member", 0))
+    return int(a["transfer"][3] if "transfer" in a else a.get("member", 0))
 
 
 def _decode_event(session: DecodeSession, line: Line) -> None:
@@ -124,13 +142,15 @@ def _decode_event(session: DecodeSession, line: Line) -> None:
             session.receive(a["message"])
 
 
-def _prefill_event(session: PrefillSession, line: Line) -> None:
+def _prefill_event(session: PrefillSession, line: Line, leader: PrefillSession) -> None:
     a: dict[str, Any] = line.arguments
     match line.op:
-        case "Claim" | "Write" | "Miss" | "Heed" | "Forget":
+        case "Claim" | "Write" | "Miss" | "Stop" | "Heed" | "Forget":
             getattr(session, line.op.lower())(a["run"])
         case "ResendFailed":
             session.resend_failed(a["run"])
+        case "Join":
+            session.join(a["run"], leader.starts[a["run"]], lane=leader.lanes[a["run"]])
         case "LayerDone":
             session.layer_done(TransferId(*a["transfer"]))
         case "SaveEnd":
@@ -144,4 +164,4 @@ def _prefill_event(session: PrefillSession, line: Line) -> None:
         case "ResendReady":
             session.resend_ready(TransferId(*a["transfer"]))
         case "Deliver":
-            session.receive(a["message"])
+            session.receive(a["message"], lane=a.get("lane", 1))

@@ -15,6 +15,7 @@ from tidegate.engine.config import FaultSpec, RunConfig
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.spec import gen
 from tidegate.spec.paths import root
+from tidegate.spec.trace import check
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 SHORT_PAIRS = [(2, 1), (2, 2)]
@@ -34,9 +35,10 @@ def hands_of(leader: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("p_tp", "d_tp"), SHORT_PAIRS + (LONG_PAIRS if LONG else []))
-def test_every_pair_of_sizes_gives_the_bits_of_one_process(p_tp: int, d_tp: int) -> None:
-    c = config(p_tp=p_tp, d_tp=d_tp)
+def test_every_pair_of_sizes_gives_the_bits_of_one_process(p_tp: int, d_tp: int, tmp_path: Path) -> None:
+    c = config(p_tp=p_tp, d_tp=d_tp, trace=str(tmp_path))
     result, compared = run(c)
+    assert check(tmp_path).steps == p_tp * 7 * (4 + 3)
     assert all(one.equal for one in compared), compared
     tokens = sum(len(request.prompt) for request in c.requests)
     prefill, decode = result.stats["prefill"], result.stats["decode"]

@@ -96,7 +96,7 @@ def aborts_a_computation(pair):
     run = advertised(pair, "a", 1)
     pair.do(pair.prefill.claim(run))
     step, p = pair.prefill.step_of(run), pair.recorders["prefill"]
-    tracing.trace_begin(p, "write", step, 0, 1, [pair.range_of(1, 0)])
+    tracing.trace_begin(p, "write", step, 0, 1, [pair.range_of(1, 0)], ["main"])
     pair.do(pair.decode.abort(nonce("a")))
     pair.deliver(pair.net.popleft())
     tracing.trace_end(p, "write", step, 0, 1, [pair.rows(1, 0)])

@@ -11,7 +11,7 @@ from tidegate.engine.recorder import Recorder, content_tag
 from tidegate.engine.tracing import labels, trace_begin, trace_end, trace_file, trace_footer, trace_header, trace_observer
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.effects import BeginLoad, BeginRead, BeginSave, Register, RunStarted, Send
-from tidegate.protocol.messages import Message, TransferId
+from tidegate.protocol.messages import Message, Start, TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
 
@@ -25,9 +25,10 @@ def nonce(name: str) -> int:
 
 
 class Pair:
-    """One Prefill and one Decode rank.  `late`: physical work to carry out, (kind, transfer) -> call; FIFO."""
+    """One Prefill and one Decode rank.  lanes: runs begin in lane 1, 2, ... in turn."""
 
-    def __init__(self, folder, *, layers=3, shared=(1, 2), slots=1, lease=False, prefill=PrefillSession, decode=DecodeSession, rows=64):
+    def __init__(self, folder, *, layers=3, shared=(1, 2), slots=1, lease=False, prefill=PrefillSession, decode=DecodeSession, rows=64,
+                 lanes=1):  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.plan = folder, SlotPlan(layers=layers, shared=frozenset(shared), shared_slots=slots)
         self.recorders = {role: Recorder(folder / trace_file(role, 0), f"{role}-0") for role in ("prefill", "decode")}
@@ -36,10 +37,11 @@ class Pair:
         trace_header(p, role="prefill", rank=0, incarnation=ids["prefill"], layers=layers, plan=self.plan, chunk_tokens=CHUNK,
                      read_lease=lease)  # fmt: skip
         trace_header(d, role="decode", rank=0, incarnation=ids["decode"], layers=layers)
-        runs = itertools.count()
-        self.prefill = prefill(plan=self.plan, chunk_tokens=CHUNK, incarnation=ids["prefill"], observer=trace_observer(p),
+        self.lanes, runs = lanes, itertools.count()
+        self.prefill = prefill(plan=self.plan, chunk_tokens=CHUNK, lanes=lanes, incarnation=ids["prefill"], observer=trace_observer(p),
                                new_run=lambda session: nonce(f"run {next(runs):03}"))  # fmt: skip
         self.decode = decode(layers=layers, incarnation=ids["decode"], observer=trace_observer(d))
+        self.lane = itertools.cycle(range(1, lanes + 1))
         self.stride = rows * ROW
         self.memory = bytearray(self.stride * len(self.plan.slots))
         self.pool: dict[tuple[int, int, int], bytes] = {}
@@ -52,11 +54,13 @@ class Pair:
 
     # ---- memory ---------------------------------------------------------------------------------------------------
 
-    def range_of(self, chunk, slot):
-        return (slot * self.stride + (chunk - 1) * CHUNK * ROW, CHUNK * ROW)
+    def range_of(self, chunk, slot, run=0):
+        """Each lane has a part of the slot."""
+        lane = self.prefill.lanes.get(run, 1) - 1
+        return (slot * self.stride + lane * self.stride // self.lanes + (chunk - 1) * CHUNK * ROW, CHUNK * ROW)
 
-    def rows(self, chunk, slot):
-        offset, length = self.range_of(chunk, slot)
+    def rows(self, chunk, slot, run=0):
+        offset, length = self.range_of(chunk, slot, run)
         return memoryview(self.memory)[offset : offset + length]
 
     def line(self, role, kind, step, slot, epoch, **fields):
@@ -82,6 +86,9 @@ class Pair:
                     pass
 
     def deliver(self, message):
+        if isinstance(message, Start):
+            self.do(self.prefill.receive(message, lane=next(self.lane)))
+            return
         side = self.prefill if message.__struct_config__.tag in TO_PREFILL else self.decode
         self.do(side.receive(message))
 
@@ -92,28 +99,29 @@ class Pair:
     # ---- physical work --------------------------------------------------------------------------------------------
 
     def begin(self, what, step, slot, epoch):
-        offset, length = self.range_of(step.chunk, slot)
+        offset, length = self.range_of(step.chunk, slot, step.run)
         if what == "save":
-            self.line("prefill", "save_begin", step, slot, epoch, pool_chunk=step.chunk, tag=content_tag(self.rows(step.chunk, slot)),
+            tag = content_tag(self.rows(step.chunk, slot, step.run))
+            self.line("prefill", "save_begin", step, slot, epoch, pool_chunk=step.chunk, tag=tag,
                       ranges=[(offset, 0, length)])  # fmt: skip
         elif what == "read":
             attempt = list(self.decode.attempts).index(self.decode.readies[step].attempt)
             to = ((attempt * 8 + step.chunk) * self.plan.layers + step.layer) * length
-            self.line("decode", "read_begin", step, slot, epoch, tag=content_tag(self.rows(step.chunk, slot)),
+            self.line("decode", "read_begin", step, slot, epoch, tag=content_tag(self.rows(step.chunk, slot, step.run)),
                       ranges=[(offset, to, length)], regions=["main"])  # fmt: skip
 
     def end(self, what, step, slot, epoch):
         how = self.bad.get((what, step.chunk, step.layer), "ok")
         if what == "load":
             for chunk in range(1, step.chunk):
-                offset, length = self.range_of(chunk, slot)
+                offset, length = self.range_of(chunk, slot, step.run)
                 self.line("prefill", "load_begin", step, slot, epoch, pool_chunk=chunk, ranges=[(0, offset, length)])
-                self.rows(chunk, slot)[:] = self.pool.get((step.run, chunk, step.layer), bytes(length))
-                landed = {"landed": content_tag(self.rows(chunk, slot))} if how == "ok" else {}
+                self.rows(chunk, slot, step.run)[:] = self.pool.get((step.run, chunk, step.layer), bytes(length))
+                landed = {"landed": content_tag(self.rows(chunk, slot, step.run))} if how == "ok" else {}
                 self.line("prefill", "load_end", step, slot, epoch, pool_chunk=chunk, ok=how == "ok", **landed)
             self.do(self.prefill.load_end(step, how == "ok"))
             return
-        rows = self.rows(step.chunk, slot)
+        rows = self.rows(step.chunk, slot, step.run)
         tag = content_tag(rows)
         if what == "save":
             self.pool[step.run, step.chunk, step.layer] = bytes(rows)
@@ -129,7 +137,7 @@ class Pair:
 
     def land(self, step):
         slot, epoch = self.plan.slot_of(step.layer), self.decode.readies[step].epoch
-        self.line("decode", "read_end", step, slot, epoch, ok=False, tag=content_tag(self.rows(step.chunk, slot)))
+        self.line("decode", "read_end", step, slot, epoch, ok=False, tag=content_tag(self.rows(step.chunk, slot, step.run)))
         self.do(self.decode.landed(step))
 
     def step(self, run, *, compute=True):
@@ -144,15 +152,15 @@ class Pair:
             return False
         step = self.prefill.step_of(run)
         slot = self.plan.slot_of(step.layer)
-        epoch = self.prefill.slots[slot, 1].epoch
+        epoch = self.prefill.slots[self.prefill.gate_of(step)].epoch
         p = self.recorders["prefill"]
         if compute:
-            trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot)])
-            self.rows(step.chunk, slot)[:] = hashlib.blake2b(f"{step}".encode(), digest_size=CHUNK * ROW).digest()
-            trace_end(p, "write", step, slot, epoch, [self.rows(step.chunk, slot)])
+            trace_begin(p, "write", step, slot, epoch, [self.range_of(step.chunk, slot, step.run)], ["main"])
+            self.rows(step.chunk, slot, step.run)[:] = hashlib.blake2b(f"{step}".encode(), digest_size=CHUNK * ROW).digest()
+            trace_end(p, "write", step, slot, epoch, [self.rows(step.chunk, slot, step.run)])
         self.do(self.prefill.write(run))
         trace_begin(p, "attend", step, slot, epoch)
-        trace_end(p, "attend", step, slot, epoch, [self.rows(step.chunk, slot)])
+        trace_end(p, "attend", step, slot, epoch, [self.rows(step.chunk, slot, step.run)])
         self.do(self.prefill.layer_done(step))
         return True
 

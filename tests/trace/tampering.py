@@ -141,7 +141,7 @@ TAMPERED = {
     "READ_DONE that never came": (P, no_read_done, "COMMITTED is delivered and was never sent"),
     "a schedule too early": (D, moved({"op": "Schedule"}, {"op": "ReadEnd"}), "CanSchedule: every layer of every chunk"),
     "a truncated trace": (P, lambda lines: lines[:-20], "cut off: the run did not end"),
-    "another format": (D, changed({"format": 7}, kind="header"), "this release reads format 1"),
+    "another format": (D, changed({"format": 7}, kind="header"), "this release reads format 2"),
     "no header": (P, lambda lines: lines[1:], "begins with a header"),
     "an empty file": (P, lambda lines: [], "the file is empty"),
     "nothing but a header": (D, lambda lines: [lines[0], lines[-1]], "never admitted"),

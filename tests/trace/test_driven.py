@@ -4,6 +4,7 @@ every planted bug is refused, and the reason is the one that is true."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import time
 import pytest
 from scenarios import SCENARIOS, advertised, revokes
 from scripted import CHUNK, Pair, good, nonce
-from tampering import FORM, TAMPERED, P, early_claim, retold
+from tampering import FORM, TAMPERED, P, delivery, early_claim, retold
 
 from tidegate.engine import tracing
 from tidegate.protocol.decode import DecodeSession
@@ -86,6 +87,50 @@ def test_a_long_run_is_judged_whole(tmp_path):
         pair.admit(name, 4 * CHUNK)
     accepted = check(pair.settle().close())
     assert sum(accepted.events.values()) + sum(accepted.physical.values()) > 1_300
+
+
+# ---- several requests in one step -------------------------------------------------------------------------------------------
+
+
+def side_by_side(folder, kind=Pair):
+    """Two runs, in two lanes of the same slots: both have taken the first one before either is done with it."""
+    pair = kind(folder, lanes=2)
+    for name in ("a", "b"):
+        advertised(pair, name, 2)
+    for run in [*pair.prefill.runs] * 2:
+        pair.step(run)
+    return pair.settle().close()
+
+
+def test_runs_of_two_lanes_are_accepted(tmp_path):
+    accepted = check(side_by_side(tmp_path / "run"))
+    assert (accepted.runs, accepted.steps) == (2, 12)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "prefill-0.jsonl").read_text().splitlines()]
+    claims = [line["run"] for line in lines if line.get("op") == "Claim"]
+    assert claims[:2] == [nonce("run 000"), nonce("run 001")]
+
+
+def one_lane(lines):
+    lines[delivery(lines, "START", 1)]["lane"] = 1
+    return lines
+
+
+def test_two_runs_in_one_lane_at_once_are_refused(tmp_path):
+    folder = side_by_side(tmp_path / "run")
+    with pytest.raises(TraceRefused, match="CanClaim: the gate of the slot is open"):
+        check(retold(folder, tmp_path / "tampered", P, one_lane))
+
+
+class OneBlockList(Pair):
+    """Gives both lanes the same blocks."""
+
+    def range_of(self, chunk, slot, run=0):
+        return super().range_of(chunk, slot)
+
+
+def test_planted_lanes_that_share_their_blocks_are_refused(tmp_path):
+    with pytest.raises(TraceRefused, match=r"of lane 2, writes over bytes of lane 1, which .*jsonl:\d+ still uses"):
+        check(side_by_side(tmp_path / "run", OneBlockList))
 
 
 # ---- tampering is refused -------------------------------------------------------------------------------------------------

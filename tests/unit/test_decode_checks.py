@@ -25,7 +25,7 @@ from tidegate.engine.decode_engine import DecodeEngine, RowKind
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peer import Peer, peer_name
 from tidegate.engine.pull_shm import ShmPull
-from tidegate.engine.slots import MemoryServer, SharedMemory
+from tidegate.engine.slots import MemoryServer, SharedMemory, fetch_memory
 from tidegate.engine.step_blocks import blocks_of
 from tidegate.protocol.messages import VERSION, ReadDone, ReadFailed, Ready, Start, TransferId
 
@@ -358,7 +358,7 @@ def test_any_ready_brings_exactly_its_rows_or_nothing(said: Said) -> None:
     mapped, backend = SharedMemory.allocate(source), ShmPull()
     mapped.bytes[:] = np.random.default_rng(2).integers(0, 100, mapped.bytes.size)
     server = MemoryServer(mapped, f"tidegate-test-{os.getpid()}-{next(COUNT)}")
-    peer = Peer(backend, memory, Hello(VERSION, 11, source.digest, server.address), b"address")
+    peer = Peer(backend, memory, Hello(VERSION, 11, source.digest, server.address), b"address", [fetch_memory(server.address)])
     memory.ask(4, BLOCK)  # so that the blocks of attempt 5 do not begin at 0
     memory.ask(5, CAPACITY)
     memory.admitted()

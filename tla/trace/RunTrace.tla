@@ -42,41 +42,49 @@ Told(line) ==
       [] line.op = "Landed"       -> Landed(line.transfer, line.attempt)
       [] line.op = "ResendReport" -> Again(ResendReport(line.transfer),
                                            Report(RD!Report(reads[line.transfer]), line.transfer), line.op, line.transfer)
-      [] line.op = "Claim"        -> Claim(Leader, line.run)
-      [] line.op = "Write"        -> Write(Leader, line.run)
-      [] line.op = "Miss"         -> Miss(Leader, line.run)
+      [] line.op = "Claim"        -> Claim(line.member, line.run)
+      [] line.op = "Write"        -> Write(line.member, line.run)
+      [] line.op = "Miss"         -> Miss(line.member, line.run)
+      [] line.op = "Join"         -> Join(line.member, line.run)
+      [] line.op = "Stop"         -> Stop(line.member, line.run)
       [] line.op = "LayerDone"    -> LayerDone(line.transfer)
       [] line.op = "SaveEnd"      -> SaveEnd(line.transfer, line.ok)
       [] line.op = "LoadEnd"      -> LoadEnd(line.transfer, line.ok)
       [] line.op = "Evict"        -> Evict(line.object)
       [] line.op = "Revoke"       -> Revoke(line.transfer)
       [] line.op = "ResendReady"  -> Again(ResendReady(line.transfer),
-                                           READY(line.transfer, Run(line.transfer[1]).attempt), line.op, line.transfer)
+                                           READY(line.transfer, Run(line.transfer[4], line.transfer[1]).attempt), line.op, line.transfer)
       [] line.op = "Retire"       -> \/ Retire(line.attempt)
                                      \/ /\ RETIRE(line.attempt) \in net /\ ev' = [op |-> "Retire", attempt |-> line.attempt]
                                         /\ UNCHANGED <<sides, net, used, truth, history>>
-      [] line.op = "Forget"       -> Forget(Leader, line.run)
+      [] line.op = "Heed"         -> Heed(line.member, line.run)
+      [] line.op = "Forget"       -> Forget(line.member, line.run)
       [] line.op = "ResendFailed" -> \/ ResendFailed(line.run)
                                      \/ /\ RunFailed(Leader, line.run) \in net /\ ev' = [op |-> "ResendFailed", run |-> line.run]
                                         /\ UNCHANGED <<sides, net, used, truth, history>>
-      [] line.op = "Deliver"      -> Deliver(line.message, line.keep)
+      [] line.op = "Deliver"      -> Deliver(line.message, line.keep) /\ (line.message.op = "START" => ev'.lane = line.lane)
       [] line.op = "Rest"         -> UNCHANGED vars
 
 \* What a line is about, for the explanation.
 AboutTransfer(t) ==
-    LET r == t[1]  i == SlotOf(t[3]) IN
-    [run |-> Run(r), slot |-> Gate(i), transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
-     seen |-> seen[t], open |-> {x \in under : x.slot = i}, io |-> {x \in io : x.transfer = t}]
+    LET r == t[1]  m == t[4] IN
+    [run |-> Run(m, r), transfer |-> transfers[t], read |-> reads[t], object |-> pool[<<r, t[2]>>],
+     seen |-> seen[t], open |-> {x \in under : SameGate(x.transfer, t)}, io |-> {x \in io : x.transfer = t}] @@
+    IF Members = {Leader} THEN [slot |-> Gate(t)]
+    ELSE [slot |-> Gate(t), members |-> [n \in Members |-> <<Run(n, r).chunk, Run(n, r).layer, Gate(<<r, t[2], t[3], n>>).phase>>]]
 AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
 About(line) ==
     CASE line.op \in {"Claim", "Write", "Miss"} ->
-             IF PR!CanAct(Run(line.run)) THEN AboutTransfer(StepOf(line.run)) ELSE [run |-> Run(line.run)]
+             IF PR!CanAct(Run(line.member, line.run)) THEN AboutTransfer(StepOf(line.member, line.run))
+                                                      ELSE [run |-> Run(line.member, line.run)]
+      [] line.op \in {"Join", "Stop", "Heed"} -> [runs |-> [n \in Members |-> Run(n, line.run)]]
       [] line.op = "Deliver" ->
              (IF "transfer" \in DOMAIN line.message THEN AboutTransfer(line.message.transfer) ELSE [op |-> line.message.op]) @@
              (IF "attempt" \in DOMAIN line.message THEN AboutAttempt(line.message.attempt) ELSE [op |-> line.message.op]) @@
              [net |-> {m \in net : m.op = line.message.op}]
       [] line.op = "Evict" -> [object |-> pool[line.object]]
-      [] line.op \in {"Forget", "ResendFailed"} -> [run |-> Run(line.run), held |-> HeldBy(Leader, line.run)]
+      [] line.op = "Forget" -> [runs |-> [n \in Members |-> Run(n, line.run)], held |-> HeldBy(line.member, line.run)]
+      [] line.op = "ResendFailed" -> [run |-> Run(Leader, line.run), held |-> HeldBy(Leader, line.run)]
       [] line.op = "Rest" -> [open |-> under, io |-> io, attempts |-> [a \in {x \in Attempts : Known(x)} |-> attempts[a].phase],
                               held |-> {t \in Transfers : transfers[t].phase = "held"}, net |-> net]
       [] "attempt" \in DOMAIN line /\ "transfer" \notin DOMAIN line -> AboutAttempt(line.attempt)
@@ -114,7 +122,7 @@ TraceNext ==
     /\ LET line == Log[at] IN
        IF ~Fits(line) THEN Explain(line)
        ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
-                                       ELSE Told(line) /\ Unload(line) /\ UNCHANGED <<seen, under>>
+                                       ELSE Told(line) /\ Unload(line) /\ Nothing(line) /\ UNCHANGED under
             /\ at' = at + 1
             /\ UNCHANGED which
 
@@ -130,8 +138,8 @@ OneVerdictOf(t) ==
     /\ ~(<<t, "COMMITTED">> \in replies /\ <<t, "REVOKED">> \in replies)
     /\ <<t[4], t[1], "done">> \in verdicts =>
            /\ <<t[4], t[1], "failed">> \notin verdicts
-           /\ Run(t[1]).phase # "forgotten" =>
-                  \A x \in (1..Run(t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
+           /\ Run(t[4], t[1]).phase # "forgotten" =>
+                  \A x \in (1..Run(t[4], t[1]).chunks) \X Layers : transfers[<<t[1], x[1], x[2], t[4]>>].phase = "done"
 Safety(line) ==
     <<<<"ReuseSafe", ReuseSafe>>, <<"GateBeforePublish", GateBeforePublish>>, <<"LoadBeforeCompute", LoadBeforeCompute>>,
       <<"PublishAfterComplete", line.op \in {"SaveEnd", "Evict", "Rest"} => PublishAfterComplete>>,
