@@ -186,7 +186,9 @@ def _rows(place: Layout) -> list[str]:
         hint = f"<title>{escape(row.hint)}</title>" if row.hint else ""
         out.append(f'<text x="34" y="{y + 4:.1f}" text-anchor="end" class="n">{row.number}</text>')
         out.append(f'<text x="44" y="{y + 4:.1f}">{hint}<tspan class="b">{escape(row.op)}</tspan> {escape(row.text)}</text>')
-        if row.line in place.x and row.line != NETWORK:
+        if row.line == NETWORK:
+            out.append(_dot(place.network[1] - 7, y, row.fault))  # beside the lanes of the messages
+        elif row.line in place.x:
             out.append(_dot(place.x[row.line], y, row.fault))
     return out + _marks(place) + _ends(place)
 

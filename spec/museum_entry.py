@@ -7,7 +7,7 @@ harm are told apart; what an entry says of the sessions is what `tidegate check 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.spec.counterexample import Shown
 from tidegate.spec.errors import SpecError
@@ -17,6 +17,9 @@ from tidegate.spec.museum_diff import guard_diff
 __all__ = ["Behaviour", "entry", "numbered", "plainly"]
 
 BRACED = re.compile(r"\{([A-Za-z_][\w ·]*)\}")
+REST = (
+    "What comes after the mistake is as it should be: that something never comes can be seen only when everything else has been done."
+)
 REFUSED = re.compile(r"refused at step (\d+): ")
 PLAIN = (
     ("^hang: ", "it hangs: "),
@@ -34,11 +37,13 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class Behaviour:
-    """shown: what TLC found; mistake: the step, or 0; instead: what our model does there, in clauses."""
+    """shown: what TLC found; mistake: the step, or 0; instead: what our model does there, in clauses; shows: what the picture's
+    columns would say of it, where they say something else."""
 
     shown: Shown
     mistake: int
     instead: list[str]
+    shows: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> list[str]:
@@ -82,11 +87,14 @@ def _found(exhibit: Exhibit, behaviour: Behaviour) -> list[str]:
     if behaviour.mistake:
         mistake = f"**The mistake is made at step {behaviour.mistake}** ({steps[behaviour.mistake - 1]}). {planted}"
         right = f" {_capital('; '.join(said[:3]))}." if said else ""
+        right += f" In the picture ours would be: {'; '.join(behaviour.shows)}." if behaviour.shows else ""
     else:
         mistake = f"**The mistake is that a step is missing** where the picture ends. {planted}"
         right = f" {_capital('; '.join(said))}." if said else " Each step that is there, our model can take too."
     if behaviour.shown.ending:
         harm = f"**The harm is that it stays so.** {behaviour.shown.sentence}"
+        if 0 < behaviour.mistake < len(steps):
+            harm += f" {REST}"
     else:
         when = "in the same step" if behaviour.mistake == len(steps) else f"at step {len(steps)}"
         harm = f"**The harm is done {when}** ({steps[-1]}). It {behaviour.shown.sentence[behaviour.shown.sentence.index('breaks ') :]}"

@@ -25,6 +25,7 @@ from tidegate.spec.museum import Exhibit, exhibits, found, modules, plant_all
 from tidegate.spec.museum_entry import Behaviour, entry
 from tidegate.spec.museum_judge import Setting, setting
 from tidegate.spec.paths import root
+from tidegate.spec.story_columns import beside
 from tidegate.spec.tlc_output import Result, TraceState
 from tidegate.spec.values import parse, show
 from tidegate.spec.vocabulary import Vocabulary
@@ -147,10 +148,11 @@ def _behaviour(exhibit: Exhibit) -> Behaviour | None:
     out = explain(result, place.model.module, place.text, title=exhibit.title, changed=changed, found=who,
                   rule=exhibit.rule, columns=exhibit.show)  # fmt: skip
     said = instead(mistake, result.trace, Vocabulary(place.model.module, changed))
+    shows = beside(mistake.right, result.trace[mistake.step].variables, exhibit.show) if mistake.right else []
     if out.diagram and (mistake.step or result.loop == 0):
         out.diagram.mistake = mistake.step - 1 if mistake.step else len(out.diagram.rows)
-        out.diagram.note = said[0] if said else "a step that must come at last does not come"
-    return Behaviour(out, mistake.step, said)
+        out.diagram.note = f"ours: {'; '.join(shows)}" if shows else said[0] if said else "a step that must come at last does not come"
+    return Behaviour(out, mistake.step, said, shows)
 
 
 def outputs() -> dict[Path, str]:

@@ -14,14 +14,14 @@ from tidegate.spec.explain import as_function, value_text
 from tidegate.spec.values import Value, show
 from tidegate.spec.vocabulary import items, record
 
-__all__ = ["Column", "add_columns"]
+__all__ = ["Column", "add_columns", "beside"]
 
 Column = Literal["blocks", "attempts", "gates", "transfers", "runs", "pool"]
 State = dict[str, Value]
 Cell = tuple[str, str, str]  # the thing, what is said of it, its colour
 ON_DECODE = ("blocks", "attempts")
 FIRST = ("idle", "free", "absent")
-HELD = {"attending": "attend", "saves": "save", "transfers": "copy"}
+HELD = {"attending": "attend", "saves": "save", "transfers": "read"}
 
 
 def add_columns(out: Diagram, states: list[State], wanted: list[Column]) -> tuple[list[Lifeline], list[Lifeline]]:
@@ -34,6 +34,26 @@ def add_columns(out: Diagram, states: list[State], wanted: list[Column]) -> tupl
             (left if name in ON_DECODE else right).append(Lifeline(thing, thing, "state"))
             _bands(out, thing, [next((cell for cell in cells if cell[0] == thing), (thing, "", "")) for cells in told])
     return left, right
+
+
+def beside(right: State, wrong: State, wanted: list[Column]) -> list[str]:
+    """What the columns wanted would say in the state `right`, where they say something else in `wrong`; one clause for each thing.
+
+    Left out are columns that show a phase and nothing more: which phase is right is said anyway.
+    """
+    out = []
+    for name in (column for column in ("blocks", "gates", "pool") if column in wanted):
+        here = {thing: text for thing, text, _ in CELLS[name](wrong)}
+        there = {thing: text for thing, text, _ in CELLS[name](right)}
+        out += [_level(thing, there.get(thing)) for thing in sorted(here | there) if here.get(thing) != there.get(thing)]
+    return out
+
+
+def _level(thing: str, text: str | None) -> str:
+    """A thing and the lines of its cell, as one."""
+    if text is None:
+        return f"no {thing}"
+    return f"{thing} {'of ' if text.startswith('attempt') else ''}{text}".replace(",\n", ", ").replace("for\n", "for ").replace("\n", ", ")
 
 
 def _bands(out: Diagram, thing: str, cells: list[Cell]) -> None:

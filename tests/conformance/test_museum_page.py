@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -171,7 +172,7 @@ def bands(name, line):
 def test_columns_show_the_harm():
     assert bands("error-taken-for-the-end-of-the-copy", "blocks 1")[-2:] == ["attempt 1\nregistered\nempty", "free"]
     assert bands("failed-save-counts", "object 1·1") == ["writing\nhas 0 of 1", "readable\nhas 0 of 1"]
-    assert bands("remote-reader-forgotten", "gate 0")[-3:] == ["shut for\nsave,\ncopy", "free", "shut for\ncopy"]
+    assert bands("remote-reader-forgotten", "gate 0")[-3:] == ["shut for\nsave,\nread", "free", "shut for\nread"]
     assert bands("next-in-the-buffer-pays", "run 2") == ["running", "failed"]
     assert bands("own-copy-believed", "blocks 1")[-1] == "attempt 2\nnot registered\nempty"
 
@@ -183,6 +184,22 @@ def test_a_column_that_is_late_is_noticed(monkeypatch):
     early = {"readable": "writing"}
     monkeypatch.setattr(story_columns, "_each", lambda v: [(k, f | {"phase": early.get(f["phase"], f["phase"])}) for k, f in each(v)])
     assert bands("failed-save-counts", "object 1·1") != real
+
+
+def test_the_row_of_the_mistake_says_what_ours_would_show():
+    assert behaviour("remote-reader-forgotten").shown.diagram.note == "ours: gate 0 shut for read"
+    assert behaviour("error-taken-for-the-end-of-the-copy").shows == ["blocks 1 of attempt 1, poisoned, junk in it"]
+    assert behaviour("no-deadline-of-its-own").shows == []
+    result, _, mistake = kept("remote-reader-forgotten")
+    right, wrong = mistake.right, result.trace[mistake.step].variables
+    assert story_columns.beside(wrong, wrong, ["gates"]) == [] != story_columns.beside(right, wrong, ["gates"])
+
+
+def test_a_step_of_the_network_has_its_sign():
+    """Planted: a picture whose outside step nobody is seen to take, though its legend has the sign."""
+    text = svg(behaviour("no-deadline-of-its-own").shown.diagram)
+    unseen = svg(replace(behaviour("no-deadline-of-its-own").shown.diagram, rows=[]))
+    assert [part.count('l5 -5l5 5l-5 5z" fill="#fff"') for part in (text, unseen)] == [2, 0], "in its row, and in the legend"
 
 
 def test_what_is_allowed_is_not_red():
