@@ -54,7 +54,7 @@ MODEL: dict[str, int | float | str | bool] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "first_k_dense_replace": 4, "q_lora_rank": 32,
     "kv_lora_rank": 96, "qk_rope_head_dim": 16, "index_topk": 12, "index_head_dim": 32, "dtype": "bfloat16",
 }  # fmt: skip
-RESENT = ("READY", "READ_DONE", "READ_FAILED", "COMMITTED", "REVOKED")
+RESENT = ("READY", "READ_DONE", "READ_FAILED", "COMMITTED", "REVOKED", "RETIRE", "RETIRED")
 SAID_ONCE = ("ABORT", "RUN_FAILED", "BLOCKS")
 CHUNKS = (32, 48, 80, 100)
 PATIENCE = 60.0

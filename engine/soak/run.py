@@ -98,8 +98,7 @@ class _Soak:
             while time.monotonic() - began < seconds and not (0 < rounds <= report.rounds or report.found):
                 await self._live(self._life(first + report.lives), began + seconds, rounds)
             self._pool.close()
-            left = sorted(path.name for path in self._folder.iterdir() if path.suffix != ".server")  # notes go with the folder
-            if left and not report.found:
+            if not report.found and (left := self._left()):
                 report.found.append(f"files are left in shared memory: {', '.join(left)}")
         except Found as found:
             report.found.append(str(found))
@@ -113,6 +112,10 @@ class _Soak:
         report.equal, report.failed, report.left = self._judge.counts
         report.logits_equal, report.seconds = self._judge.logits_equal, time.monotonic() - began
         return report
+
+    def _left(self) -> list[str]:
+        """Names of what is in the folder; but for the servers' notes, which go with the folder of a run, as this one will."""
+        return sorted(path.name for path in self._folder.iterdir() if path.suffix != ".server")
 
     # ---- a life ---------------------------------------------------------------------------------------------------
 
