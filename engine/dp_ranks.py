@@ -2,7 +2,8 @@
 
 Rules: a signal to the leader goes to every rank, once, for each has a process group of its own, so that a terminal's Ctrl-C does not
 reach it twice; a rank that fails ends the instance: the others drain, and its exit code is the instance's; one that was told to stop by
-itself leaves the others serving; a rank whose leader has gone, however that came, drains and ends.
+itself leaves the others serving; a rank whose leader has gone, however that came, drains and ends; what a killed rank leaves in shared
+memory the leader clears.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from types import FrameType
 
+from tidegate.engine.folders import sweep
 from tidegate.engine.standing import SIGNALS
 from tidegate.engine.worker_io import FAILED
 
@@ -43,6 +45,7 @@ def run_ranks(argvs: Sequence[Sequence[str]]) -> int:
             if code and not worst:
                 worst = code if code > 0 else FAILED
                 tell(signal.SIGTERM)
+    sweep()  # what a killed rank has left
     return worst
 
 

@@ -85,7 +85,7 @@ def serve(
     try:
         run(msgspec.structs.replace(config, scratch_folder=str(folder)), host)
     except typer.Exit:
-        raise
+        raise  # those who ran in processes of their own have said why
     except Exception as error:
         if not isinstance(error, ConfigError | OSError):  # the text of those is made for users: a port that is taken, say
             logging.getLogger("tidegate").exception("the server failed")

@@ -91,7 +91,7 @@ def test_ranks_serve_with_any_prefill_while_one_leaves_and_end_with_the_one_that
         assert staying.ended()[0] == 0
 
 
-def test_ranks_whose_leader_is_killed_end_by_themselves(env: dict[str, str]) -> None:
+def test_ranks_whose_leader_is_killed_end_by_themselves(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     with Server("decode", *SIZES, "--d-dp", "2", env=env) as decode:
         ready_lines(decode, 2)
         ranks = [os.pidfd_open(rank) for rank in children(decode.process.pid)]
@@ -99,6 +99,8 @@ def test_ranks_whose_leader_is_killed_end_by_themselves(env: dict[str, str]) -> 
         for rank in ranks:
             assert select.select([rank], [], [], 60)[0], "a rank lives on without its leader"
             os.close(rank)
+    monkeypatch.setenv("TIDEGATE_SHARED_MEMORY", env["TIDEGATE_SHARED_MEMORY"])
+    assert sweep() == 1, "the leader's own folder, for the next start"
 
 
 @pytest.mark.parametrize(("options", "said"), [
