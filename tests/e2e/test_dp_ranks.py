@@ -46,11 +46,8 @@ def well(proxy: Server, role: str) -> int:
 
 
 @pytest.fixture
-def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Whoever is killed leaves its folder to the next that starts, which sweeps."""
+def env(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield {"TIDEGATE_SHARED_MEMORY": str(tmp_path)}
-    monkeypatch.setenv("TIDEGATE_SHARED_MEMORY", str(tmp_path))
-    sweep()
     assert not [*tmp_path.glob("tidegate-*")], "a server has left memory behind"
 
 
