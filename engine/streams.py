@@ -122,10 +122,11 @@ class CpuStream:
         while (item := self._queue.get()) is not None:
             if isinstance(item, CpuEvent):
                 item.happen(self._error)
-            else:
-                if self._error is None:
-                    self._one(*item)
-                self._count(-1)
+                continue
+            if self._error is None:
+                self._one(*item)
+            del item  # the memory that it names may be let go of now, and the next may be long in coming
+            self._count(-1)
 
     def _one(self, work: Callable[[], Any], name: str) -> None:
         if self._delay is not None and (seconds := self._delay(name)) > 0:

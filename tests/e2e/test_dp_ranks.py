@@ -46,8 +46,11 @@ def well(proxy: Server, role: str) -> int:
 
 
 @pytest.fixture
-def env(tmp_path: Path) -> Iterator[dict[str, str]]:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Who is killed leaves its folder to the next that starts, which sweeps: its leader does, if the last of it is gone by then."""
     yield {"TIDEGATE_SHARED_MEMORY": str(tmp_path)}
+    monkeypatch.setenv("TIDEGATE_SHARED_MEMORY", str(tmp_path))
+    sweep()
     assert not [*tmp_path.glob("tidegate-*")], "a server has left memory behind"
 
 

@@ -1,6 +1,9 @@
 """Streams: in order within one, any order between two, and events that stand for exactly what was before them."""
 
 import threading
+import time
+import weakref
+from functools import partial
 
 import pytest
 
@@ -158,3 +161,20 @@ def test_what_is_under_way_counts_as_pending(streams):
     hold.set()
     one.synchronize()
     assert one.pending == 0
+
+
+def test_a_stream_holds_nothing_of_what_is_done() -> None:
+    """A peer that has gone is unmapped only when nobody names its memory: a waiting thread must not."""
+
+    class Memory:
+        pass
+
+    memory = Memory()
+    gone = weakref.ref(memory)
+    stream = CpuStream("idle")
+    stream.run(partial(id, memory))
+    del memory
+    while stream.pending:  # an event after it would take its place
+        time.sleep(0.001)
+    assert gone() is None
+    stream.close()
