@@ -76,7 +76,7 @@ class PrefillCalls:
             return Part(run, over=due)
         if self._compute is None and (due.chunk, due.layer) != (chunk, 1):
             raise ValueError(f"chunk {chunk} of run {run.nonce} is begun where chunk {due.chunk} layer {due.layer} is due")
-        return Part(run, Step(run, chunk, *self.core.tokens(run.start, chunk)))
+        return Part(run, Step(run, chunk, *self.core.span(run.nonce, chunk)))
 
     def wait_for_layer(self, layer: int) -> Place:
         """As `wait_for_all`, for a step of one run."""

@@ -73,13 +73,9 @@ class PrefillCore:
         self.poisons = [Poison(session, self._fill_free)] if poison else []
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
-        """Tokens [first, end) of a chunk of a run that is not forgotten."""
-        return self.tokens(self.session.starts[run], chunk)
-
-    def tokens(self, start: Start, chunk: int) -> tuple[int, int]:
-        """The same of the run of `start`.  From any thread."""
+        """Tokens [first, end) of a chunk of a run that is not forgotten.  From any thread."""
         size = self.session.chunk_tokens
-        return (chunk - 1) * size, min(chunk * size, start.tokens)
+        return (chunk - 1) * size, min(chunk * size, self.session.starts[run].tokens)
 
     def _fill_free(self, slot: int, lane: int) -> None:
         poison_slot(self.memory, slot, self.places.in_lane(lane))

@@ -24,6 +24,7 @@ def command(
 
     Examples: `tidegate soak --minutes 10`, `tidegate soak --faults kill,stop --seed 7`
     """
+    import math
     import random
 
     from rich.console import Console
@@ -40,8 +41,8 @@ def command(
         return
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     try:
-        if minutes <= 0:
-            raise ConfigError(f"--minutes is {minutes}: more than 0")
+        if not 0 < minutes < math.inf:
+            raise ConfigError(f"--minutes is {minutes}: more than 0, and finite")
         console.print(f"seed {seed}")
         out = soak(minutes, names := chosen(faults), seed, told=console.print)
     except (ConfigError, OSError) as error:

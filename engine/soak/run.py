@@ -110,6 +110,8 @@ class _Soak:
         if there := sorted(filter(processes.alive, self._fleet.pids)):
             report.found.append(f"processes are left: {there}")
         report.equal, report.failed, report.left = self._judge.counts
+        if not report.found and not report.equal:
+            report.found.append("no answer was compared, which shows nothing: give more --minutes, or fewer faults")
         report.logits_equal, report.seconds = self._judge.logits_equal, time.monotonic() - began
         return report
 

@@ -195,10 +195,16 @@ def test_faults_by_name() -> None:
 
 @pytest.mark.parametrize(("options", "said"), [
     (["--faults", "tea"], "no fault is named tea"), (["--minutes", "0"], "--minutes is 0.0: more than 0"),
+    (["--minutes", "nan"], "--minutes is nan: more than 0, and finite"), (["--minutes", "inf"], "inf: more than 0, and finite"),
 ])  # fmt: skip
 def test_what_cannot_be_soaked(options: list[str], said: str) -> None:
     done = CliRunner().invoke(app, ["soak", *options])
     assert (done.exit_code, said in done.output) == (2, True)
+
+
+def test_a_soak_that_compared_nothing_has_not_passed() -> None:
+    result = CliRunner().invoke(app, ["soak", "--minutes", "1e-9"])
+    assert (result.exit_code, "no answer was compared" in result.output) == (1, True)
 
 
 def test_the_list_of_faults() -> None:

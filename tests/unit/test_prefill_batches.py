@@ -3,6 +3,7 @@ nobody reads or saves there any more, and who is in the next step."""
 
 import queue
 import threading
+import time
 
 import pytest
 from embed_decode import BLOCK, CHUNK, LAYERS
@@ -122,6 +123,19 @@ def test_when_every_run_of_a_step_has_failed_the_step_is_over(tmp_path):
         rig.inbox.ask("c", 5)
         rig.prefill(rig.engine.next_run())
         assert {rig.outcome() for _ in "abc"} == {("a", "enough"), ("b", "enough"), ("c", "")}
+
+
+def test_a_run_that_is_forgotten_before_its_step_is_begun_is_over(tmp_path):
+    with opened(tmp_path / "pool", lanes=2) as rig:
+        for name in "ab":
+            rig.inbox.ask(name, 2 * CHUNK)
+        runs = [rig.engine.next_run() for _ in "ab"]
+        for attempt in rig.inbox.asked:
+            assert rig.inbox.engine.abort(attempt, "enough")
+        while rig.engine.core.session.runs:  # RETIRE is on its way
+            time.sleep(0.01)
+        assert ["failed" in str(one) for one in rig.engine.start_all([(run, 1) for run in runs])] == [True, True]
+        assert not any(rig.engine.core.session.can_write(run.nonce) for run in runs)
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -9,7 +9,7 @@ import pytest
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunEnded, Send
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Abort, ReadDone, Ready, RunFailed, Start, TransferId
+from tidegate.protocol.messages import Abort, ReadDone, Ready, Retire, RunFailed, Start, TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
 
@@ -72,6 +72,15 @@ def test_a_run_goes_through_all_ranks_and_ends_once() -> None:
     loads = [e.transfer.member for e in rig.effects if isinstance(e, BeginLoad)]
     assert loads == [0, 1, 2, 0, 1, 2], "each rank loads, each layer of the later chunk"
     assert sum(isinstance(e, BeginSave) for e in rig.effects) == 4 * RANKS
+
+
+def test_of_a_run_that_is_forgotten_nothing_is_written() -> None:
+    rig = Rig()
+    rig.did(rig.group.receive(Abort("r", 5, "enough")))
+    assert not rig.group.can_write(1), "it has failed"
+    rig.did(rig.group.receive(Retire("r", 5)))
+    rig.did(rig.group.forget(1))
+    assert (rig.group.runs, rig.group.can_write(1)) == ({}, False)
 
 
 def test_a_step_is_entered_only_when_every_rank_has_its_load() -> None:
