@@ -4,137 +4,21 @@ from __future__ import annotations
 
 import queue
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable
 
 import httpx
 import msgspec
 import pytest
+from rendezvous_tools import Bench, error, post
 
 from tidegate.engine.fault_spec import FaultSpec
-from tidegate.engine.http import decode_server, server
-from tidegate.engine.http.asking import Retries
-from tidegate.engine.http.bodies import PrefillParams, Text, prompt_digest
+from tidegate.engine.http import decode_server
 from tidegate.engine.http.client import Asked, Client, Told
 from tidegate.engine.http.decode_server import Answered, Ask, DecodeServer
-from tidegate.engine.http.prefill_server import Call, Done, PrefillServer
-from tidegate.engine.http.prompts import Limits
-from tidegate.engine.http.proxy import Proxy, ProxyConfig
+from tidegate.engine.http.prefill_server import Call, Done
+from tidegate.engine.http.proxy import Proxy
 from tidegate.engine.http.server import Refused
-
-LIMITS = Limits(100, 256, 4, Text(lambda text: [*text.encode()], lambda tokens: bytes(tokens).decode()))
-FEW = Retries(1, 0.01)
-
-
-class Decode:
-    """A Decode whose owner is the test: `on_ask` gets each prompt; what it admits is announced as the real one does."""
-
-    def __init__(self) -> None:
-        self.asks: queue.Queue[Ask] = queue.Queue()
-        self.cancelled: queue.Queue[Ask] = queue.Queue()
-        self.attempts = iter(range(100, 1000))
-        self.on_ask: Callable[[Ask], None] = self.admit
-        self.http = DecodeServer(port=0, limits=LIMITS, retries=FEW, submit=self._submit, cancel=self.cancelled.put,
-                                 inquire=lambda tell: None, probe=lambda tell: tell({"active": 0}),
-                                 measure=lambda tell: tell([]))  # fmt: skip
-        self.http.server.start()
-
-    def _submit(self, ask: Ask) -> None:
-        self.asks.put(ask)
-        self.on_ask(ask)
-
-    def params(self, ask: Ask, **changes: Any) -> PrefillParams:
-        fields: dict[str, Any] = {
-            "request_id": ask.request, "do_remote_prefill": False, "do_remote_decode": True, "remote_engine_id": "d",
-            "remote_host": "127.0.0.1", "remote_port": 9, "remote_tp_size": 1, "remote_cached_tokens": 0, "attempt": next(self.attempts),
-            "incarnation": 5, "prompt_digest": prompt_digest(ask.prompt),
-        }  # fmt: skip
-        return PrefillParams(**(fields | changes))
-
-    def admit(self, ask: Ask, copies: int = 1, **changes: Any) -> None:
-        """Announce it; the tokens are its length, if Prefill has got it."""
-        self.http.announce(ask.metaserver, self.params(ask, **changes), ask.answer.give, copies)
-
-
-class Prefill:
-    """A Prefill whose owner is the test."""
-
-    def __init__(self) -> None:
-        self.calls: queue.Queue[Call] = queue.Queue()
-        self.cancelled: queue.Queue[Call] = queue.Queue()
-        self.on_call: Callable[[Call], None] = lambda call: call.answer.give(Done(1))
-        self.http = PrefillServer(port=0, limits=LIMITS, submit=self._submit, cancel=self.cancelled.put,
-                                  inquire=lambda tell: None, probe=lambda tell: tell({}),
-                                  measure=lambda tell: tell([]))  # fmt: skip
-        self.http.server.start()
-
-    def _submit(self, call: Call) -> None:
-        self.calls.put(call)
-        self.on_call(call)
-
-
-class Bench:
-    """One Decode, Prefills, and proxies over them; a prompt that is prefilled is answered with its first tokens."""
-
-    def __init__(self, prefills: int = 1) -> None:
-        self.decode = Decode()
-        self.prefills = [Prefill() for _ in range(prefills)]
-        self.proxies: list[Proxy] = []
-        self.wanted: dict[str, Ask] = {}
-        self.decode.on_ask = self.admit
-        for prefill in self.prefills:
-            prefill.on_call = self.serve
-
-    def proxy(self, **settings: Any) -> Proxy:
-        urls = tuple(prefill.http.server.url for prefill in self.prefills)
-        config = {"prefillers": urls, "decoders": (self.decode.http.server.url,), "max_retries": 2, "retry_delay": 0.01, "max_body": 20_000}
-        self.proxies.append(Proxy(ProxyConfig(**(config | settings))))
-        self.proxies[-1].start()
-        return self.proxies[-1]
-
-    def admit(self, ask: Ask) -> None:
-        self.wanted[ask.request] = ask
-        self.decode.admit(ask)
-
-    def serve(self, call: Call) -> None:
-        ask = self.wanted[call.start.request]
-        ask.answer.give(Answered([*call.start.prompt, 0, 0, 0, 0][: ask.new_tokens]))
-        call.answer.give(Done(1))
-
-    def close(self) -> None:
-        servers = [proxy.server for proxy in self.proxies] + [one.http.server for one in (self.decode, *self.prefills)]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda one: one.stop(), servers))
-
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(**settings: Any) -> Bench:
-        made.append(Bench(**settings))
-        return made[-1]
-
-    before = threading.active_count()
-    yield make
-    for one in made:
-        one.close()
-    assert threading.active_count() == before, "a server's thread is left"
-
-
-def post(url: str, path: str = "/v1/completions", *, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-    headers = {"Content-Type": "application/json"} | (headers or {})
-    return httpx.post(url + path, content=msgspec.json.encode(body), headers=headers, timeout=20, trust_env=False)
-
-
-def error(response: httpx.Response) -> str:
-    found = response.json()["error"]
-    assert found["code"] == response.status_code >= 400
-    return str(found["message"])
 
 
 def test_prompts_of_a_list_are_answered_in_order_whoever_is_first(bench: Callable[..., Bench]) -> None:
@@ -340,96 +224,6 @@ def test_a_new_attempt_ends_the_search_for_a_prefill_of_the_one_before(bench: Ca
     assert (second.status_code, second.json()["attempt"]) == (200, 101)
     assert "the request, or this attempt, is over" in lost.get(timeout=10).reason
     client.close()
-
-
-def send(port: int, *pieces: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
-        for piece in pieces:
-            one.sendall(piece)
-        out = b""
-        while more := one.recv(1 << 16):
-            out += more
-            if b"\r\n\r\n" in out and b"}}" in out:
-                break
-        return out
-
-
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
-def test_a_body_is_read_up_to_the_limit_and_no_further(bench: Callable[..., Bench]) -> None:
-    proxy = bench().proxy()
-    announced = send(proxy.server.port, HEAD + b"Content-Length: 99999999999\r\n\r\n")
-    chunked = send(proxy.server.port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1000\r\n" + b"x" * 4096 + b"\r\n"] * 6)
-    for said in (announced, chunked):
-        assert said.startswith(b"HTTP/1.1 413")
-        assert b"longer than 20000 bytes" in said
-    answer = post(proxy.server.url, prompt="x" * 30_000)
-    assert (answer.status_code, "longer than 20000 bytes" in error(answer)) == (413, True)
-    assert proxy.server.refused == proxy.server.counts[413] == 3
-    assert post(proxy.server.url, prompt="abc").status_code == 200
-
-
-def test_what_is_no_request_is_answered_in_one_form_and_counted(bench: Callable[..., Bench]) -> None:
-    proxy = bench().proxy()
-    url = proxy.server.url
-    with httpx.Client(base_url=url, trust_env=False) as client:
-        answers = [
-            client.get("/nothing"), client.get("/v1/completions"), client.post("/health"), client.post("/v1/completions", content=b"{}"),
-            client.post("/v1/completions", data={"prompt": "a"}), client.post("/v1/completions", json=[]),
-            client.post("/v1/completions", json={"prompt": "a"}, headers={"X-Request-Id": "a b"}),
-            client.post("/v1/completions", json={"prompt": "a"}, headers={"X-Request-Id": "a" * 65}),
-        ]  # fmt: skip
-    assert [answer.status_code for answer in answers] == [404, 405, 405, 415, 415, 400, 400, 400]
-    assert all(error(answer) for answer in answers)
-    assert proxy.server.refused == len(answers)
-    assert b"400" in send(proxy.server.port, b"garbage\r\n\r\n")[:20]
-
-
-def test_the_proxy_loads_neither_torch_nor_a_session() -> None:
-    loaded = "import sys, tidegate.engine.proxy_worker; print({'torch', 'tidegate.protocol.session', 'tidegate.kernels'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True).stdout == "set()\n"
-
-
-def test_a_long_body_is_parsed_beside_the_event_loop(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
-    b, names = bench(), set[str]()
-    real = Limits.tokens_of
-    monkeypatch.setattr(Limits, "tokens_of", lambda self, prompt: (names.add(threading.current_thread().name), real(self, prompt))[1])
-    assert post(b.proxy().server.url, prompt="abc").status_code == 200
-    assert names
-    assert not {name for name in names if name.endswith("-http")}
-
-
-def test_a_busy_port_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"proxy port {port} cannot be bound: Address already in use; choose another"):
-            Proxy(ProxyConfig(prefillers=(), decoders=(), port=port))
-
-
-def test_an_owner_that_does_not_answer_is_not_well(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEALTH_SECONDS", 0.05)
-    b = bench()
-    assert httpx.get(b.decode.http.server.url + "/health", trust_env=False).json() == {"status": "ok", "http_refused": 0, "active": 0}
-    b.decode.http.probe = lambda tell: None
-    answer = httpx.get(b.decode.http.server.url + "/health", trust_env=False)
-    assert (answer.status_code, "has not answered" in error(answer)) == (503, True)
-
-
-def test_an_error_of_ours_is_500_and_the_next_request_is_served(bench: Callable[..., Bench]) -> None:
-    b = bench()
-    proxy = b.proxy()
-
-    def broken(ask: Ask) -> None:
-        raise LookupError("a bug")
-
-    b.decode.on_ask = broken
-    answer = post(proxy.server.url, prompt="abc")
-    assert (answer.status_code, "LookupError" in error(answer)) == (500, True)
-    b.decode.on_ask = b.admit
-    assert post(proxy.server.url, prompt="abc").status_code == 200
 
 
 # ---- planted bugs: each is noticed by whoever hears the answer -----------------------------------------------------------
