@@ -325,3 +325,10 @@ def test_what_cannot_be_embedded_is_refused():
     with pytest.raises(ValueError, match="make the layout by the plan"):
         PrefillEngine(memory, plan=SlotPlan.make(layers=2, independent=frozenset(), buffers=1), chunk_tokens=4)
     memory.close()
+
+
+def test_the_public_name_of_the_memory_tells_nobody_the_incarnation(tmp_path):
+    """Whoever knows it could take over the control connection, whose address it is."""
+    with opened(tmp_path / "pool") as rig:
+        life, name = rig.engine.incarnation, rig.engine.hello.memory
+        assert not [form for form in (str(life), f"{life:x}", f"{life:016x}") if form in name], name
