@@ -56,6 +56,17 @@ def test_every_message_lost_once(tmp_path: Path) -> None:
     assert check(tmp_path).attempts == 4
 
 
+def test_a_start_that_is_lost_is_ended_by_the_deadline_of_decode(tmp_path: Path) -> None:
+    """Nobody says START again, and Prefill never hears of the request: its end is Decode's own clock, and the next one comes right."""
+    c = small(requests=four()[:2], concurrency=1, trace=str(tmp_path), deadline_seconds=10.0, decode_faults=(lost("START"),))
+    result, compared = run(c)
+    assert [result.results[n].ok for n in range(2)] == [False, True]
+    assert "not complete after 10 s" in result.results[0].text
+    assert compared[1].equal
+    assert result.stats["decode"]["places_free"] == c.concurrency
+    assert check(tmp_path).attempts == 2
+
+
 def test_every_message_doubled(tmp_path: Path) -> None:
     """one fails by a read, two by a save, three is aborted, four comes out right, over two runs of each."""
     c = small(
