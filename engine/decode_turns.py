@@ -40,6 +40,7 @@ class Turns:
     def _preempt(self, may: Sequence[Active]) -> Active:
         """The one that has had its row for the most tokens."""
         one = max(may, key=lambda one: len(one.tokens) - self._since[one.attempt])
+        del self._since[one.attempt]  # it may have a row again before the next step, and then begins to count anew
         self._engine.preempt(one.attempt)  # who waits has the row now
         self._engine.resume(one.attempt)
         self.preempted += 1
