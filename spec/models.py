@@ -33,6 +33,7 @@ from tidegate.spec.paths import library, root
 from tidegate.spec.tlc_output import Result
 
 AT_ONCE = 2
+QUICK_SILENCE = 180.0  # s: a quick configuration takes seconds
 PROGRESS = re.compile(r"Progress\((\d+)\).*?: ([\d,]+) states generated.*?, ([\d,]+) distinct")
 
 
@@ -136,7 +137,7 @@ def judge(model: Model, on_line: Callable[[str], None] | None = None) -> Outcome
     try:
         result = tlc.run_tlc(
             model.module, model.config, library=library(), workers=model.workers, deadlock=model.deadlock,
-            options=model.options, jvm=jvm, on_line=on_line,
+            options=model.options, jvm=jvm, on_line=on_line, silence=QUICK_SILENCE if model.quick else tlc.SILENCE,
         )  # fmt: skip
     except SpecError as error:
         return Outcome(model, time.monotonic() - begin, None, str(error))

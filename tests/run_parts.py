@@ -1,7 +1,8 @@
 """Runs the parts of the test suite one after another and adds them up.
 
 Rules: every part runs even if an earlier one failed; a part without a single test fails; the last line is the total, a part
-that is not pytest counting as one test; the exit code is 1 if anything failed.
+that is not pytest counting as one test; a part that prints nothing for SILENCE seconds hangs: it is killed with all that it
+started, and has failed; the exit code is 1 if anything failed.
 
     python tests/run_parts.py [--long] [PART...]
 """
@@ -11,11 +12,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
+SILENCE = {False: 900.0, True: 3600.0}  # s, by --long
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 FOLDERS = ("unit", "conformance", "stateful", "simulation", "trace", "e2e")
@@ -47,16 +53,47 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
     return table
 
 
-def run(commands: list[list[str]], env: dict[str, str]) -> tuple[int, int]:
-    """(passed, failed) of one part; the output goes through as it comes."""
+def run_command(command: list[str], env: dict[str, str], silence: float) -> tuple[int, str]:
+    """(exit code, last line) of a command; the output goes through as it comes."""
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def hangs() -> None:
+        print(f"\n{' '.join(command)} printed nothing for {silence:g} s: killed", flush=True)
+        os.killpg(process.pid, signal.SIGKILL)
+
+    assert process.stdout is not None
+    last = b""
+    try:
+        for chunk in in_time(process.stdout, silence, hangs):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            last = (last + chunk)[-10_000:]
+        return process.wait(), (last.decode(errors="replace").strip().splitlines() or [""])[-1]
+    finally:
+        if process.poll() is None:  # we are interrupted: a session of its own gets no Ctrl-C
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def in_time(stream: IO[bytes], silence: float, hangs: Callable[[], None]) -> Iterator[bytes]:
+    """What comes from a stream; `hangs` is called when nothing came for `silence` seconds."""
+    while True:
+        timer = threading.Timer(silence, hangs)
+        timer.daemon = True
+        timer.start()
+        try:
+            chunk = stream.read1(65536)  # type: ignore[attr-defined]
+        finally:
+            timer.cancel()
+        if not chunk:
+            return
+        yield chunk
+
+
+def run(commands: list[list[str]], env: dict[str, str], silence: float) -> tuple[int, int]:
+    """(passed, failed) of one part."""
     for command in commands:
-        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        assert process.stdout is not None
-        last = ""
-        for line in process.stdout:
-            sys.stdout.write(line)
-            last = line if line.strip() else last
-        code = process.wait()
+        code, last = run_command(command, env, silence)
         if "pytest" in command:
             counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", last)}
             failed = counts.get("failed", 0) + counts.get("error", 0)
@@ -69,20 +106,19 @@ def run(commands: list[list[str]], env: dict[str, str]) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--long", action="store_true", help="larger bounds: TIDEGATE_LONG=1 for pytest, `tidegate check --full`"
-    )
+    parser.add_argument("--long", action="store_true", help="larger bounds: TIDEGATE_LONG=1 for pytest, `tidegate check --full`")
     parser.add_argument("part", nargs="*", help="only these parts")
     args = parser.parse_args()
     table = parts(args.long)
     if unknown := set(args.part) - set(table):
         parser.error(f"no part named {', '.join(sorted(unknown))}: there are {', '.join(table)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     env = os.environ | ({"TIDEGATE_LONG": "1"} if args.long else {})
     rows: list[tuple[str, float, int, int]] = []
     for name in args.part or table:
         print(f"== {name}", flush=True)
         begin = time.monotonic()
-        passed, failed = run(table[name], env)
+        passed, failed = run(table[name], env, SILENCE[args.long])
         rows.append((name, time.monotonic() - begin, passed, failed))
         print(f"== {name}: {rows[-1][1]:.1f} s, {passed} passed, {failed} failed\n", flush=True)
     for name, seconds, passed, failed in rows:

@@ -2,8 +2,11 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -93,6 +96,30 @@ def test_a_deadlock_is_a_verdict_only_where_asked_for(folder):
 def test_what_tlc_cannot_judge_is_an_error_with_its_words(folder):
     with pytest.raises(SpecError, match=r"(?s)Count.tla with broken.cfg.*Absent"):
         run(folder, "broken")
+
+
+def test_a_tlc_that_goes_silent_is_killed_and_run_once_more(folder, monkeypatch, capsys):
+    """The first java hangs without a word, the second is the real one."""
+    home, once = folder / "java-home", folder / "once"
+    (home / "bin").mkdir(parents=True)
+    script = f'#!/bin/sh\nif [ ! -e "{once}" ]; then touch "{once}"; exec sleep 600; fi\nexec "{tlc.find_java()}" "$@"\n'
+    (home / "bin" / "java").write_text(script)
+    (home / "bin" / "java").chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tlc, "find_java", lambda: str(home / "bin" / "java"))
+    # the real one must print its first line within this time, at any load
+    assert run(folder, "pass", silence=12).distinct == 6
+    assert "TLC printed nothing for 12 s on Count.tla with pass.cfg and was killed" in capsys.readouterr().err
+
+
+def test_a_tlc_that_hangs_twice_is_an_error_with_its_threads(folder, monkeypatch):
+    """Endless prints nothing between its start and the report of its first minute."""
+    (folder / "Endless.tla").write_text("---- MODULE Endless ----\nEXTENDS Naturals\nVARIABLE n\nInit == n = 0\nNext == n' = n + 1\n====\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    (folder / "Endless.cfg").write_text("INIT Init\nNEXT Next\n")
+    with pytest.raises(SpecError, match=r"hung 2 times") as error:
+        tlc.run_tlc(folder / "Endless.tla", folder / "Endless.cfg", jvm=tlc.LIGHT, silence=6)
+    assert "Full thread dump" in Path(re.search(r"its threads: (\S+\.txt)", str(error.value))[1]).read_text()
 
 
 def test_a_jar_of_another_sum_is_refused(tmp_path, monkeypatch):
