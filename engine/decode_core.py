@@ -266,13 +266,14 @@ class DecodeCore:
 
     def _part(self, life: int) -> None:
         """The process of that Prefill has ended: what was read of it has failed."""
-        runs = self.peers.leave(life)
+        self.peers.leave(life)
         log.warning("Prefill %d is gone", life)
         if self.hands is not None:
             self.hands.left(life)
-        for attempt in [attempt for attempt in self.wanted if self._run_of(attempt) in runs]:
+        for attempt in self.session.depends_on(life):
             self.deserted.add(attempt)
-            self.abort(attempt, f"Prefill {life}, which served it, is gone")
+            self.abort(attempt, f"Prefill {life}, which served it, is gone")  # others may have had the same START, and hear of it
+        self.execute(self.session.prefill_gone(life))
 
     def _run_of(self, attempt: int) -> int:
         """The run that it is bound to; 0 if there is none yet."""
