@@ -99,6 +99,10 @@ class MeetsPrefill(ForgetsAttempts):
         """The attempts that have begun to read from that life of Prefill, and wait for more of it."""
         return [a for a, state in self.attempts.items() if RC.Depends(state) and self.served_by.get(a) == life]
 
+    def may_hear(self, life: int) -> bool:
+        """Does an attempt wait for that life of Prefill, or for any?  One that begins later was not asked of it."""
+        return any(RC.CanFail(state) and self.served_by.get(a, life) == life for a, state in self.attempts.items())
+
     def prefill_gone(self, *lives: int) -> list[Effect]:
         """These lives of Prefill are over: what was read of them has failed, for nobody there knows of it; System.PrefillGone.
 
