@@ -15,7 +15,6 @@ A failure concerns one run; nothing here ends the engine.
 from __future__ import annotations
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunStarted, Send
-from tidegate.protocol.machines import peer as PE
 from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import pool_object as PO
 from tidegate.protocol.machines import prefill_run as PR
@@ -207,7 +206,7 @@ class PrefillSession(MeetsDecodes):
         if start.tokens < 1 or start.attempt < 1:
             raise self._remote("a request has at least one token and a positive attempt nonce",
                                machine="PrefillRun", state="-", event=start)  # fmt: skip
-        if not PE.CanAsk(self.peer_state(start.incarnation)):
+        if not self.can_ask(start.incarnation):
             return 0  # that life of Decode is over
         run = self.new_run(self)
         self._need(run is not None and self.can_start(run), "run nonces grow and never repeat",

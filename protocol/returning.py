@@ -29,6 +29,10 @@ class MeetsDecodes(ForgetsRuns):
         """The machine of that life of a Decode, also of one of which nothing bad is known."""
         return self.peers.get(incarnation) or PE.Initial()
 
+    def can_ask(self, incarnation: int) -> bool:
+        """May that life of a Decode begin runs?"""
+        return PE.CanAsk(self.peer_state(incarnation))
+
     def can_go(self, incarnation: int) -> bool:
         """Is nothing known of its end yet?"""
         return PE.CanGo(self.peer_state(incarnation))

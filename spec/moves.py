@@ -181,7 +181,7 @@ class Moves:
         START needs a nonce, and begins a run in some lane; one of a life that is over begins none."""
         if m[0] != "START":
             return [()] if m[0] != "READY" or self.began[m[1][0]] <= self.met else []
-        if not self.prefills[0].can_go(self.born[m[1]]):
+        if not self.prefills[0].can_ask(self.born[m[1]]):
             return [(0,)]
         return [(lane,) for lane in range(1, self.bounds.lanes + 1)] if self.new_run(self.prefills[0]) is not None else []
 

@@ -120,12 +120,14 @@ class Oracle:
         if every_layer and key not in self.spoilt and not self.has_failed(key[0]):
             self.whole.add(key)
 
-    def overwritten(self, slot: Place, by: str, io: Mapping[Io, Place]) -> None:
-        """New contents begin in `slot`: nobody may still need the old ones."""
+    def overwritten(self, slot: Place, by: str, io: Mapping[Io, Place], *, lease: bool) -> None:
+        """New contents begin in `slot`: nobody may still need the old ones; with `lease` a remote reader that is not believed may tear."""
         self.epochs[slot] = self.epochs.get(slot, 0) + 1
         for x, where in io.items():
             if where == slot and x[0] in ("attend", "save") and x[-1]:
                 self.wrong.append(f"{by} overwrites {say_place(slot)} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
+            if where == slot and x[0] == "orphan" and x[3] and not lease:
+                self.wrong.append(f"{by} overwrites {say_place(slot)} while the copy of a dead Decode reads {say(x[1])}")  # type: ignore[arg-type]
         for t, where in self.published.items():
             if where == slot:
                 self.wrong.append(f"{by} overwrites {say_place(slot)} although {say(t)}, published there, has no verdict")

@@ -111,7 +111,7 @@ def claim(w: World, member: int, run: int) -> list[Effect]:
     fresh = w.plan.is_shared(t[2]) or t[1] == 1
     place = w.place(t)
     if fresh:
-        w.oracle.overwritten(place, f"the claim of {say(t)}", w.io)
+        w.oracle.overwritten(place, f"the claim of {say(t)}", w.io, lease=w.bounds.read_lease)
     effects = session.claim(run)
     if fresh and not any(isinstance(effect, BeginLoad) for effect in effects):
         w.mem[place[0]][place[1]] = (run, t[2], 0)
