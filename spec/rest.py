@@ -26,7 +26,7 @@ def waiting(w: World) -> list[str]:
     out += [f"run {r} has no verdict{f' at member {m}' if m else ''}" for m, r in w.running if (m, r) not in ended]
     out += [f"attempt {a} has no verdict" for a in _open(w)]
     out += [f"{label[0]} {say(label[1])} is still due" for label in w.resend()]
-    out += [f"{label[0]} {label[1:]} is still due" for label in (*w.forgetting(), *_unheard(w))]
+    out += [f"{label[0]} {label[1:]} is still due" for label in (*w.group(), *w.forgetting(), *_unheard(w))]
     return out
 
 
@@ -49,6 +49,7 @@ def at_rest(w: World) -> bool:
         and {(m, run) for m, run, _ in o.verdicts} >= w.running.keys()
         and all(m[0] == "START" for m in w.net)
         and not any(True for _ in w.resend())
+        and not any(True for _ in w.group())
         and not any(True for _ in w.forgetting())
         and not _unheard(w)
     )

@@ -19,6 +19,8 @@ from tidegate.spec.world import ARGUMENTS, Label, World
 
 MOST = 4
 """Kinds of fault that strike in one example: with all of them at once hardly anything would come to a good end."""
+DEATHS = ("crash_decode", "crash_prefill")
+"""What a dead side was asked nobody answers: it is retired, or asked again for ever."""
 CHOICES = st.lists(st.integers(0, 15), min_size=4, max_size=30)
 
 
@@ -42,7 +44,7 @@ class Hostile(RuleBasedStateMachine):
         budgets = {fault: 2 for fault in faults if lease or fault != "revoke"}
         self.world = World(Bounds(
             layers=3, shared=frozenset((1, 2)), chunks=chunks, runs=4, attempts=2, blocks=blocks, members=members,
-            lanes=lanes, read_lease=lease, retiring=chunks == 1,
+            lanes=lanes, read_lease=lease, retiring=chunks == 1 or not faults.isdisjoint(DEATHS),
             **budgets,  # type: ignore[arg-type]
         ), decode=self.decode)  # fmt: skip
         type(self).taken = []
@@ -75,7 +77,7 @@ class Hostile(RuleBasedStateMachine):
             assert not wrong, told(self.world, wrong)
 
 
-CI = settings(max_examples=250, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck))
+CI = settings(max_examples=400, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_hostile_world() -> None:
