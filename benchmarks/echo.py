@@ -18,7 +18,7 @@ from tidegate.protocol.messages import Committed, ReadDone, Ready, TransferId, e
 BIG = 1 << 61  # as large as the nonces are
 STEP = TransferId(BIG, 1, 40)
 READY = encode(Ready("cmpl-" + 32 * "0" + "-0", BIG, STEP, 3, 1000, BIG, 0, 512, True, BIG))
-DONE, COMMITTED = encode(ReadDone(STEP, 3, 1000, BIG)), encode(Committed(STEP))
+DONE, COMMITTED = encode(ReadDone(STEP, 3, 1000, BIG, BIG)), encode(Committed(STEP))
 
 
 class Echo:

@@ -163,7 +163,7 @@ class Admission:
 
     def failed(self, attempt: int, reason: str) -> None:
         one = self.active[attempt]
-        if one.first and one.why is None and attempt in self._core.deserted:
+        if one.first and one.why is None and attempt in self._core.partings.deserted:
             del self.active[attempt]
             self._attempt(one.ask, first=False, dropped=one.dropped)
         else:

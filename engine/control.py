@@ -59,12 +59,18 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """Decode's answer; `refused` is empty, or says why not."""
+    """Decode's answer; `refused` is empty, or says why not.
+
+    readers: id and start of each process whose threads read from Prefill, by which their death can be seen, where ids mean the same
+    processes: within one `namespace` of ids.
+    """
 
     version: int
     incarnation: int
     digest: str
     refused: str = ""
+    readers: tuple[tuple[int, int], ...] = ()
+    namespace: int = 0
 
 
 def frame(value: Hello | Welcome) -> bytes:

@@ -32,6 +32,7 @@ from tidegate.engine.decode_why import decode_waits
 from tidegate.engine.faults import Injector
 from tidegate.engine.forgetting import Again
 from tidegate.engine.hot_buffer import Reader
+from tidegate.engine.parting import Partings
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.waiting import LIMIT, Watch
 from tidegate.protocol.decode import DecodeSession
@@ -68,7 +69,7 @@ class DecodeCore:
         self._told_why: set[int] = set()
         self._unregistered: dict[int, set[int]] = {}  # attempt -> ranks that have not registered its destination yet
         self._reported: dict[TransferId, float] = {}
-        self.deserted: set[int] = set()  # attempts that failed because the Prefill that served them has gone; until they are forgotten
+        self.partings = Partings(self)
         self.reading: dict[TransferId, float] = {}  # copies that may still write: since when
         self.watch = Watch(partial(decode_waits, self), limit=wait_limit, warn=warn)
         self._nonces = itertools.count(secrets.randbits(61) + 1)  # they grow, and no other life uses them
@@ -210,7 +211,7 @@ class DecodeCore:
     def _forget(self, attempt: int) -> None:
         self.memory.give_back(attempt)
         self._told_why.discard(attempt)
-        self.deserted.discard(attempt)
+        self.partings.deserted.discard(attempt)
         del self.wanted[attempt]
 
     def _read(self, ready: Ready) -> None:
@@ -241,8 +242,10 @@ class DecodeCore:
     def _meet(self, address: bytes, hello: control.Hello, memories: Fetched) -> None:
         known = hello.incarnation in self.peers.lives
         welcome = self.peers.meet(address, hello, memories)
-        if self.hands is not None and not known and not welcome.refused:
-            self.hands.met(hello.incarnation, hello.memories)
+        if not known and not welcome.refused:
+            self.partings.met()
+            if self.hands is not None:
+                self.hands.met(hello.incarnation, hello.memories)
         self._socket.send_multipart([address, control.WELCOME, control.frame(welcome)])
         if welcome.refused:
             log.warning("refused a Prefill: %s", welcome.refused)
@@ -264,16 +267,6 @@ class DecodeCore:
                 self.peers.bound(binding.run)
             self.execute(effects)
 
-    def _part(self, life: int) -> None:
-        """The process of that Prefill has ended: what was read of it has failed."""
-        runs = self.peers.leave(life)
-        log.warning("Prefill %d is gone", life)
-        if self.hands is not None:
-            self.hands.left(life)
-        for attempt in [attempt for attempt in self.wanted if self._run_of(attempt) in runs]:
-            self.deserted.add(attempt)
-            self.abort(attempt, f"Prefill {life}, which served it, is gone")
-
     def _run_of(self, attempt: int) -> int:
         """The run that it is bound to; 0 if there is none yet."""
         return self.session.bindings[attempt].run if attempt in self.session.bindings else 0
@@ -293,8 +286,7 @@ class DecodeCore:
     def tick(self) -> None:
         """Say again what nobody has answered, and see who has gone."""
         now = time.monotonic()
-        for life in self.peers.gone():
-            self._part(life)
+        self.partings.look()
         self._retiring.keep(self.session.can_retire)
         for attempt in self._retiring.due():
             self.execute(self.session.retire(attempt))

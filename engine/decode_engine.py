@@ -117,7 +117,8 @@ class DecodeEngine(DecodeRows):
         faults = faults or Injector(())
         self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))
-        peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology, faults=faults)
+        peers = Peers(self.backend, self.memory, incarnation=self.incarnation, socket=socket, topology=topology, faults=faults,
+                      hands=hands.pids if hands else ())  # fmt: skip
         self.core = DecodeCore(
             session, self.memory, self.backend, peers, faults, socket=socket, resend_seconds=resend_seconds, say=say,
             wait_limit=wait_limit, warn=warn, read_retries=read_retries,

@@ -21,6 +21,7 @@ from tidegate.engine.http.server import Refused
 from tidegate.engine.noise import Noise
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
+from tidegate.engine.returning import is_dead
 from tidegate.engine.waiting import Wait
 from tidegate.protocol.effects import RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
@@ -30,6 +31,8 @@ __all__ = ["DecodeLinks"]
 
 Endpoint = tuple[str, int]
 MAX_LINKS = 64
+STILL_THERE = 2.0
+"""Seconds after which a Decode that has something to read here is looked at, and greeted, again."""
 
 
 class Link:
@@ -38,6 +41,8 @@ class Link:
     def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes], noise: Noise | None) -> None:
         self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket, noise)
         self.incarnation = 0
+        self.met: control.Welcome | None = None  # the latest life that welcomed us
+        self.greeted = 0.0
         self.pending: list[tuple[float, Call]] = []
 
     def __str__(self) -> str:
@@ -136,8 +141,11 @@ class DecodeLinks:
 
     def tick(self) -> None:
         """Greet again who has not answered; give up after the limit."""
+        serving = set(map(id, self._link_of.values()))
         for link in list(self._links.values()):
             if not link.pending:
+                if id(link) in serving and time.monotonic() - link.greeted > STILL_THERE:
+                    self._still_there(link)
                 continue
             if time.monotonic() - link.pending[0][0] > self._limit:
                 self._refuse(link, f"{link} has not answered the handshake for {self._limit:g} s")
@@ -155,7 +163,15 @@ class DecodeLinks:
 
     # ---- one link -------------------------------------------------------------------------------------------------
 
+    def _still_there(self, link: Link) -> None:
+        """Is it the same life that answers, or is that dead, and has none come here in its place?"""
+        if link.met is not None and is_dead(link.met):
+            self._worker.peer_gone(link.met)
+            link.met, link.incarnation = None, 0
+        self._greet(link)
+
     def _greet(self, link: Link) -> None:
+        link.greeted = time.monotonic()
         link.socket.send_multipart([control.HELLO, control.frame(self._hello)])
 
     def _frames(self, link: Link, frames: list[bytes]) -> None:
@@ -180,7 +196,9 @@ class DecodeLinks:
             link.incarnation = 0
             self._refuse(link, f"{link} refused this Prefill: {welcome.refused or 'it has mapped another layout'}")
             return
-        link.incarnation = welcome.incarnation
+        if link.met is not None and link.met.incarnation != welcome.incarnation:
+            self._worker.peer_gone(link.met)
+        link.met, link.incarnation = welcome, welcome.incarnation
         pending, link.pending = link.pending, []
         for _, call in pending:
             if call.start.incarnation == welcome.incarnation:
@@ -194,6 +212,8 @@ class DecodeLinks:
         except RemoteProtocolError as error:
             call.answer.give(Refused(400, str(error)))
             return
+        if not any(isinstance(effect, RunStarted) for effect in effects):
+            call.answer.give(Refused(503, f"{link} is not the one that asked: that one has ended", again=True))
         for run in [effect.run for effect in effects if isinstance(effect, RunStarted)]:
             self._link_of[run], self._attempt_of[run], self._calls[run] = link, call.start.attempt, call
             self._runs_of.setdefault(call.start.attempt, set()).add(run)

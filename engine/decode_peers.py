@@ -10,6 +10,7 @@ Owner's thread only.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 
 import zmq
@@ -19,6 +20,7 @@ from tidegate.engine.decode_meeting import Fetched
 from tidegate.engine.decode_memory import DecodeMemory, Destination
 from tidegate.engine.decode_peer import Peer
 from tidegate.engine.fault_spec import MessageFaults
+from tidegate.engine.pool_client import pid_namespace, process_of
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Blocks, Message, Ready, RunFailed, Start
@@ -32,14 +34,16 @@ MAX_PEERS = 64
 
 
 class Peers:
-    """lives: incarnation -> Prefill.  own_memory, topology: as a `Peer` needs them; incarnation: of this Decode."""
+    """lives: incarnation -> Prefill.  own_memory, topology: as a `Peer` needs them; incarnation: of this Decode; hands: ids of the
+    processes that read besides this one."""
 
     def __init__(
         self, backend: ShmPull, own_memory: DecodeMemory, *, incarnation: int, socket: zmq.Socket[bytes], topology: Topology = ALONE,
-        faults: MessageFaults | None = None,
+        faults: MessageFaults | None = None, hands: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self._backend, self._own_memory, self._own, self.topology = backend, own_memory, incarnation, topology
         self._socket, self._faults = socket, faults or MessageFaults(())
+        self._readers = tuple(map(process_of, (os.getpid(), *hands)))
         self.lives: dict[int, Peer] = {}
         self._at: dict[bytes, Peer] = {}
         self._out: dict[int, control.Outbox] = {}
@@ -67,7 +71,7 @@ class Peers:
         return self._answer(peer.digest)
 
     def _answer(self, digest: str, refused: str = "") -> control.Welcome:
-        return control.Welcome(VERSION, self._own, digest, refused)
+        return control.Welcome(VERSION, self._own, digest, refused, self._readers, pid_namespace())
 
     def gone(self) -> list[int]:
         """The lives whose process has ended."""

@@ -68,6 +68,10 @@ class RunsOver:
         """RETIRE of this attempt has come."""
         self._retired |= {run for run, state in self._session.runs.items() if state.attempt == attempt}
 
+    def lost(self) -> None:
+        """The life of Decode that asked for some of them is lost."""
+        self._retired |= {run for run, state in self._session.runs.items() if state.retired}
+
     def look(self, busy: Callable[[int], bool]) -> None:
         """Forget whom nobody will ask about; busy: has it still blocks, or waits it for some?"""
         for run in list(self._retired):

@@ -82,6 +82,11 @@ class Hands:
         if size > 1:
             self._start_all(context, msgspec.Raw(msgspec.json.encode(config)), scratch, more or {})
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ids of their processes."""
+        return tuple(process.pid for process in self._processes.values())
+
     def _start_all(self, context: zmq.Context[zmq.Socket[bytes]], config: msgspec.Raw, scratch: str, more: dict[str, str]) -> None:
         self._socket, address = private_socket(context)
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-ranks-", dir=scratch or None))

@@ -31,6 +31,12 @@ PHASES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
         ("Reclaim", "draining", "reclaimed"),
         ("Validate", "owned", "valid"),
     )),
+    "Peer": ("alive", (
+        ("Fence", "gone", "fenced"),
+        ("Go", "alive", "gone"),
+        ("Lose", "fenced", "lost"),
+        ("Lose", "gone", "lost"),
+    )),
     "PhysicalBuffer": ("free", (
         ("Attended", "computing", "computing"),
         ("Attended", "draining", "draining"),
@@ -120,6 +126,7 @@ PHASES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "Transfer": ("idle", (
         ("Done", "held", "done"),
         ("Fail", "held", "failed"),
+        ("Lose", "held", "lost"),
         ("Publish", "idle", "held"),
         ("Revoke", "held", "revoked"),
     )),

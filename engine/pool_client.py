@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Client", "is_alive", "pid_namespace", "this_process"]
+__all__ = ["Client", "is_alive", "pid_namespace", "process_of", "this_process"]
 
 
 class Client(NamedTuple):
@@ -30,7 +30,12 @@ class Client(NamedTuple):
 
 def this_process() -> Client:
     """OSError without a /proc."""
-    return Client(os.getpid(), _stat(os.getpid())[1])
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> Client:
+    """The process that has this id now.  OSError if there is none, or no /proc."""
+    return Client(pid, _stat(pid)[1])
 
 
 def pid_namespace() -> int:

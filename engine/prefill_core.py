@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from tidegate.engine.blocks import BlockAllocator
+from tidegate.engine.control import Welcome
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.forgetting import RunsOver
@@ -26,6 +27,7 @@ from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, 
 from tidegate.engine.prefill_places import Places
 from tidegate.engine.prefill_waits import Answers, Found, Poison, Saving, Waiter, Waits, poison_slot
 from tidegate.engine.prefill_why import prefill_waits
+from tidegate.engine.returning import DeadDecodes
 from tidegate.engine.slots import SharedMemory
 from tidegate.engine.step_blocks import Teller
 from tidegate.engine.tracing import labels
@@ -70,6 +72,7 @@ class PrefillCore:
         self.answers = Answers(session)
         self._saving = Saving()
         self._forgetting = RunsOver(session, resend_seconds, self.execute, lambda run: self.links.forgotten(run))
+        self._dead = DeadDecodes(session, lease=read_lease > 0, execute=self.execute, lost=self._forgetting.lost, say=say)
         self.poisons = [Poison(session, self._fill_free)] if poison else []
 
     def span(self, run: int, chunk: int) -> tuple[int, int]:
@@ -192,6 +195,10 @@ class PrefillCore:
                 self.places.take(effect.run, lane)
         return effects
 
+    def peer_gone(self, life: Welcome) -> None:
+        """Another life of a Decode has answered in the place of this one, or it is seen to be dead."""
+        self._dead.gone(life)
+
     def execute(self, effects: list[Effect]) -> None:
         """Carry out `effects`, after all that are due from before."""
         self._due.extend(effects)
@@ -303,6 +310,7 @@ class PrefillCore:
         self.links.tick()
         self.watch.tick()
         self._forgetting.tick()
+        self._dead.look()
         now = time.monotonic()
         for transfer, since in self.answers.held():
             if not self.session.is_held(transfer):  # a run that has failed meanwhile took others with it

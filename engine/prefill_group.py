@@ -180,6 +180,29 @@ class PrefillGroup:
         self._done.pop(run, None)
         return [effect for session in reversed(self.sessions) for effect in session.forget(run)]
 
+    # ---- lives of Decodes: every member is told ---------------------------------------------------------------------
+
+    def can_go(self, incarnation: int) -> bool:
+        return self.leader.can_go(incarnation)
+
+    def can_fence(self, incarnation: int) -> bool:
+        return self.leader.can_fence(incarnation)
+
+    def can_lose(self, incarnation: int, *, lease: bool) -> bool:
+        return self.leader.can_lose(incarnation, lease=lease)
+
+    def peer_gone(self, incarnation: int) -> list[Effect]:
+        return [effect for session in self.sessions for effect in session.peer_gone(incarnation)]
+
+    def peer_fenced(self, incarnation: int) -> list[Effect]:
+        return [effect for session in self.sessions for effect in session.peer_fenced(incarnation)]
+
+    def peer_lost(self, incarnation: int, *, lease: bool) -> list[Effect]:
+        told = [(session, session.peer_lost(incarnation, lease=lease)) for session in self.sessions]
+        return [effect for session, effects in told for effect in self._followed(session, effects)]
+
+    # ---- what comes in ----------------------------------------------------------------------------------------------
+
     def receive(self, message: Message, *, lane: int = 1) -> list[Effect]:
         """What Decode said, to the member that it concerns; lane: of the run that a START begins, at all members.  RemoteProtocolError as
         `PrefillSession.receive`.

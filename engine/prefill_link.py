@@ -27,6 +27,8 @@ class Receiver(Protocol):
 
     def execute(self, effects: list[Effect]) -> None: ...
 
+    def peer_gone(self, life: control.Welcome) -> None: ...
+
 
 class DirectLink:
     """`Links` to the Decode of this host at `port`.  hello: who this Prefill is."""

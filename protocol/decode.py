@@ -20,7 +20,7 @@ from tidegate.protocol.effects import (
     Register,
     Send,
 )  # fmt: skip
-from tidegate.protocol.forgetting import ForgetsAttempts, Group
+from tidegate.protocol.forgetting import Group
 from tidegate.protocol.machines import binding as BI
 from tidegate.protocol.machines import contributor_group as CG
 from tidegate.protocol.machines import failure_invalidation as FI
@@ -40,26 +40,27 @@ from tidegate.protocol.messages import (
     Start,
     TransferId,
 )  # fmt: skip
+from tidegate.protocol.returning import MeetsPrefill
 from tidegate.protocol.session import Observer, Session
 
 __all__ = ["DecodeSession"]
 
 
-class DecodeSession(ForgetsAttempts):
+class DecodeSession(MeetsPrefill):
     """One Decode rank, which also leads its requests.  Event methods return the effects to execute, in order.
 
     layers: layers that every chunk must bring; members: the contributor group's size (topology.ratio); rank: this rank's
     name in its DP group.  Call it from one thread only.
     """
 
-    _tables = ("attempts", "bindings", "dests", "groups", "landing", "reads", "readies", "starts")
+    _tables = ("attempts", "bindings", "dests", "groups", "landing", "reads", "readies", "starts", "served_by", "gone")
     _settings = ("layers", "members", "rank", "incarnation")
 
     def __init__(
         self, *, layers: int, members: int = 1, rank: int = 0, incarnation: int = 1, observer: Observer | None = None
     ) -> None:
         Session.__init__(self, observer)
-        ForgetsAttempts.__init__(self)
+        MeetsPrefill.__init__(self)
         self.layers, self.members, self.rank, self.incarnation = layers, members, rank, incarnation
 
     # ---- the life of an attempt -----------------------------------------------------------------------------------
@@ -213,10 +214,11 @@ class DecodeSession(ForgetsAttempts):
             return
         refusal = self._refusal(ready)
         if refusal:
-            effects.append(Send(ReadFailed(transfer, ready.slot, ready.epoch, ready.incarnation, refusal)))
+            effects.append(Send(ReadFailed(transfer, ready.slot, ready.epoch, ready.incarnation, self.incarnation, refusal)))
             return
         if BI.CanBind(self.bindings[attempt]):
             self.bindings[attempt] = BI.Bind(self.bindings[attempt], transfer.run)
+        self.served_by[attempt] = ready.incarnation
         key = self._group(transfer, attempt)
         group = self.groups.get(key) or CG.Initial(frozenset(range(self.members)))
         self._move_group(key, CG.Begin(group, transfer.member) if CG.CanBegin(group, transfer.member) else group)
@@ -241,6 +243,8 @@ class DecodeSession(ForgetsAttempts):
     def _refusal(self, ready: Ready) -> str:
         """Why this READY is not read, or nothing."""
         attempt, run = ready.attempt, ready.transfer.run
+        if ready.incarnation in self.gone:
+            return f"it is of Prefill {ready.incarnation}, which is gone"
         binding = self.bindings.get(attempt) or BI.Initial()
         bound = BI.Bind(binding, run) if BI.CanBind(binding) else binding
         if not BI.CanAccept(bound, run):
@@ -293,8 +297,8 @@ class DecodeSession(ForgetsAttempts):
     def _report(self, transfer: TransferId, reason: str = "") -> ReadDone | ReadFailed:
         ready = self.readies[transfer]
         if RD.Report(self.reads[transfer]) == "READ_DONE":
-            return ReadDone(transfer, ready.slot, ready.epoch, ready.incarnation)
-        return ReadFailed(transfer, ready.slot, ready.epoch, ready.incarnation, reason)
+            return ReadDone(transfer, ready.slot, ready.epoch, ready.incarnation, self.incarnation)
+        return ReadFailed(transfer, ready.slot, ready.epoch, ready.incarnation, self.incarnation, reason)
 
     def _fail(self, attempt: int, reason: str, effects: list[Effect]) -> None:
         if RC.CanFail(self.attempts[attempt]):

@@ -15,6 +15,8 @@ Rules (each is a guard of a machine, tla/machines/):
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tidegate.protocol.effects import Effect, Send
 from tidegate.protocol.machines import binding as BI
 from tidegate.protocol.machines import contributor_group as CG
@@ -105,7 +107,7 @@ class ForgetsRuns(PrefillMoves):
 class ForgetsAttempts(Session):
     """Of a DecodeSession: the tables of its attempts, and their end.  last_attempt: the highest nonce that was admitted."""
 
-    _counters = ("last_attempt",)
+    _counters: ClassVar[tuple[str, ...]] = ("last_attempt",)
 
     def __init__(self) -> None:
         self.attempts: dict[int, RC.State] = {}

@@ -77,21 +77,26 @@ class Blocks(msgspec.Struct, frozen=True, array_like=True, tag="BLOCKS"):
 
 
 class ReadDone(msgspec.Struct, frozen=True, array_like=True, tag="READ_DONE"):
-    """Decode: the bytes of `transfer` have landed.  Resent until it is answered."""
+    """Decode: the bytes of `transfer` have landed.  Resent until it is answered.
+
+    incarnation: of the Prefill that said READY; reader: of the Decode that says this, for another life of it knows nothing of the read.
+    """
 
     transfer: TransferId
     slot: int
     epoch: int
     incarnation: int
+    reader: int
 
 
 class ReadFailed(msgspec.Struct, frozen=True, array_like=True, tag="READ_FAILED"):
-    """Decode: `transfer` was refused, or its read failed; the bytes will not be used."""
+    """Decode: `transfer` was refused, or its read failed; the bytes will not be used.  Fields as of READ_DONE."""
 
     transfer: TransferId
     slot: int
     epoch: int
     incarnation: int
+    reader: int
     reason: str = ""
 
 

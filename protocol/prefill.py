@@ -15,7 +15,6 @@ A failure concerns one run; nothing here ends the engine.
 from __future__ import annotations
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunStarted, Send
-from tidegate.protocol.forgetting import ForgetsRuns
 from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import pool_object as PO
 from tidegate.protocol.machines import prefill_run as PR
@@ -33,11 +32,12 @@ from tidegate.protocol.messages import (
     TransferId,
 )  # fmt: skip
 from tidegate.protocol.prefill_moves import named
+from tidegate.protocol.returning import MeetsDecodes
 
 __all__ = ["PrefillSession"]
 
 
-class PrefillSession(ForgetsRuns):
+class PrefillSession(MeetsDecodes):
     """One Prefill rank.  Event methods return the effects to execute, in order (`protocol/effects.py`).
 
     plan: layer to slot; chunk_tokens: tokens of a full chunk; new_run: a nonce above all that were used (an integer > 0), or
@@ -206,6 +206,8 @@ class PrefillSession(ForgetsRuns):
         if start.tokens < 1 or start.attempt < 1:
             raise self._remote("a request has at least one token and a positive attempt nonce",
                                machine="PrefillRun", state="-", event=start)  # fmt: skip
+        if not self.can_ask(start.incarnation):
+            return 0  # that life of Decode is over
         run = self.new_run(self)
         self._need(run is not None and self.can_start(run), "run nonces grow and never repeat",
                    machine="PrefillRun", state=run, event=start)  # fmt: skip
@@ -216,8 +218,10 @@ class PrefillSession(ForgetsRuns):
 
     def _on_report(self, report: ReadDone | ReadFailed, effects: list[Effect]) -> None:
         ready = self.readies.get(report.transfer)
-        if self.run_state(report.transfer.run).phase == "forgotten":
-            return  # nobody waits for an answer: Decode had retired the attempt
+        if report.incarnation != self.incarnation or self.run_state(report.transfer.run).phase == "forgotten":
+            return  # nobody waits for an answer: it was for another life of Prefill, or Decode had retired the attempt
+        if ready is not None and report.reader != self.starts[report.transfer.run].incarnation:
+            return  # another life of Decode, which does not know what the one that asked still reads
         if ready is None or (ready.slot, ready.epoch, ready.incarnation) != (report.slot, report.epoch, report.incarnation):
             raise self._remote("the report names a transfer that was never published so",
                                machine="Transfer", state=ready, event=report)  # fmt: skip

@@ -13,6 +13,7 @@ import msgspec
 
 from tidegate.protocol.agreement import Vote
 from tidegate.protocol.effects import Effect, RunEnded, Send
+from tidegate.protocol.machines import peer as PE
 from tidegate.protocol.machines import physical_buffer as PB
 from tidegate.protocol.machines import pool_object as PO
 from tidegate.protocol.machines import prefill_run as PR
@@ -35,7 +36,7 @@ def named(gate: Gate) -> str:
 class PrefillMoves(Session):
     """The part of PrefillSession that takes no event."""
 
-    _tables = ("runs", "slots", "transfers", "pool", "starts", "readies", "lanes")
+    _tables = ("runs", "slots", "transfers", "pool", "starts", "readies", "lanes", "peers")
     _counters = ("last_run",)
     _words = ("failures",)
     _settings = ("plan", "chunk_tokens", "incarnation", "member", "members", "new_run")
@@ -63,6 +64,7 @@ class PrefillMoves(Session):
         self.starts: dict[int, Start] = {}
         self.readies: dict[TransferId, Ready] = {}
         self.lanes: dict[int, int] = {}
+        self.peers: dict[int, PE.State] = {}  # incarnation of a Decode -> its machine, from when it is known to be gone
         self.failures: dict[int, str] = {}  # why each run failed
         self.last_run = 0  # the highest nonce that began a run
 

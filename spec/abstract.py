@@ -33,6 +33,7 @@ __all__ = ["VARIABLES", "abstract", "label_value"]
 VARIABLES = (
     "runs", "slots", "transfers", "pool", "lane", "attempts", "bindings", "dests", "groups", "reads", "block", "net", "used",
     "mem", "pooled", "dest", "io", "registered", "taken", "owner", "replies", "verdicts", "landed", "blamed",
+    "lives",
 )  # fmt: skip
 
 _memo: dict[Any, Value] = {}
@@ -82,6 +83,18 @@ def _runs(members: Iterable[tuple[int, Iterable[tuple[int, PR.State, int]]]]) ->
     )
 
 
+def _lives(w: World) -> tuple[Any, ...]:
+    b, lives = w.bounds, range(1, w.bounds.crash_decode + 2)
+    born, began = (tuple((n, of.get(n, 0)) for n in range(1, most + 1)) for of, most in ((w.born, b.attempts), (w.began, b.runs)))
+    return (w.decode.incarnation, w.prefill.incarnation, born, began, tuple((i, w.prefill.peer_state(i)) for i in lives), w.met)
+
+
+def _lives_value(lives: tuple[Any, ...]) -> Value:
+    decode, prefill, born, began, peers, met = lives
+    return function([("decode", decode), ("prefill", prefill), ("born", _table(born)), ("began", _table(began)),
+                     ("peers", _table(peers)), ("met", met)])  # fmt: skip
+
+
 def _message(m: Label) -> Value:
     return _value_record(m[0], MESSAGES[m[0]], m[1:])
 
@@ -100,7 +113,8 @@ def label_value(label: Label) -> Value:
 
 
 def _io(x: Io) -> Value:
-    names = {"read": ("transfer", "attempt", "right"), "stray": ("transfer", "attempt"), "load": ("transfer",)}
+    names = {"read": ("transfer", "attempt", "right"), "stray": ("transfer", "attempt"), "load": ("transfer",),
+             "orphan": ("transfer", "life", "right")}
     return _value_record(str(x[0]), names.get(str(x[0]), ("transfer", "right")), x[1:])
 
 
@@ -149,5 +163,6 @@ def abstract(w: World) -> dict[str, Value]:
         "verdicts": (frozenset(o.verdicts), _value),
         "landed": (frozenset(o.landed), _value),
         "blamed": (frozenset(o.blamed), _value),
+        "lives": (_lives(w), _lives_value),
     }  # fmt: skip
     return {name: _once(name, value, make) for name, (value, make) in python.items()}

@@ -16,12 +16,13 @@ from tidegate.spec.values import TRUE, parse, show
 
 __all__ = ["CHUNK_TOKENS", "FAULTS", "INVARIANTS", "Bounds"]
 
-FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke")
+FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke", "crash_decode", "crash_prefill")
 """The keys of `used` in System.tla, and the names of the budgets here."""
 
 INVARIANTS = (
     "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
     "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak", "AnswerDue", "NothingKept",
+    "LostIsOver",
 )  # fmt: skip
 
 CHUNK_TOKENS = 4
@@ -30,7 +31,7 @@ CHUNK_TOKENS = 4
 _NAMES = {
     "SharedSlots": "shared_slots", "NumChunks": "chunks", "MaxLoss": "loss", "MaxDup": "dup", "MaxFail": "fail",
     "MaxUnknown": "unknown", "MaxSaveFail": "save", "MaxLoadFail": "load", "MaxEvict": "evict", "MaxAbort": "abort",
-    "MaxRevoke": "revoke", "IndexerBlocks": "indexer_blocks",
+    "MaxRevoke": "revoke", "MaxCrashDecode": "crash_decode", "MaxCrashPrefill": "crash_prefill", "IndexerBlocks": "indexer_blocks",
 }  # fmt: skip
 _FLAGS = {"ReadLease": "read_lease", "Retiring": "retiring"}
 _SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks", "Lanes": "lanes"}
@@ -65,6 +66,8 @@ class Bounds:
     evict: int = 0
     abort: int = 0
     revoke: int = 0
+    crash_decode: int = 0
+    crash_prefill: int = 0
     prompts: tuple[int, ...] = ()
     requests: tuple[str, ...] = ("request",)
     members: int = 1

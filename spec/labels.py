@@ -36,13 +36,13 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "Miss": ("member", "run"), "Join": ("member", "run"), "Stop": ("member", "run"),
     "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
     "Revoke": ("transfer",), "Retire": ("attempt",), "Heed": ("member", "run"), "Forget": ("member", "run"),
-    "ResendFailed": ("run",),
-    "Deliver": ("message", "keep"), "Lose": ("message",),
+    "ResendFailed": ("run",), "CrashDecode": (), "CrashPrefill": (), "OrphanEnd": ("transfer",), "PeerGone": ("life",),
+    "PeerFenced": ("life",), "PeerLost": ("life",), "PrefillGone": (), "Deliver": ("message", "keep"), "Lose": ("message",),
 }  # fmt: skip
 """Deliver of a START has one more, the lane of the run that it begins: `arguments`."""
 MESSAGES: dict[str, tuple[str, ...]] = {
     "START": ("attempt",), "ABORT": ("attempt", "member"), "READY": ("transfer", "attempt", "epoch", "final"),
-    "READ_DONE": ("transfer",), "READ_FAILED": ("transfer",), "COMMITTED": ("transfer",), "REVOKED": ("transfer",),
+    "READ_DONE": ("transfer", "reader"), "READ_FAILED": ("transfer", "reader"), "COMMITTED": ("transfer",), "REVOKED": ("transfer",),
     "RUN_FAILED": ("run", "attempt", "member"), "RETIRE": ("attempt",), "RETIRED": ("attempt",),
 }  # fmt: skip
 
@@ -66,9 +66,9 @@ def named(m: Message) -> Label:
         case Ready():
             return ("READY", short(m.transfer), m.attempt, m.epoch, m.final)
         case ReadDone():
-            return ("READ_DONE", short(m.transfer))
+            return ("READ_DONE", short(m.transfer), m.reader)
         case ReadFailed():
-            return ("READ_FAILED", short(m.transfer))
+            return ("READ_FAILED", short(m.transfer), m.reader)
         case Committed():
             return ("COMMITTED", short(m.transfer))
         case Revoked():

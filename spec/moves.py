@@ -33,6 +33,9 @@ class Moves:
     io: Mapping[Any, Any]
     dest: Mapping[int, Any]
     block: Mapping[int, int]
+    met: int
+    born: Mapping[int, int]
+    began: Mapping[int, int]
     objects: Mapping[tuple[int, int], None]
     registering: set[int]
     running: Mapping[tuple[int, int], None]
@@ -46,7 +49,8 @@ class Moves:
         order = self.bounds.order
         if order and any(x[0] in ("attend", "save") for x in self.io):
             return [label for label in self.device() if label[0] in ("LayerDone", "SaveEnd")]
-        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.faults, self.forgetting, self.network)
+        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.faults, self.forgetting, self.crashes,
+                 self.network)  # fmt: skip
         return [label for part in parts for label in part() if order != "Calm" or not self.is_again(label)]
 
     def is_again(self, label: Label) -> bool:
@@ -152,12 +156,40 @@ class Moves:
             if p.can_forget(run) and (leader.is_over(run) if m > 0 else not others):
                 yield ("Forget", m, run)
 
+    def crashes(self) -> Iterator[Label]:
+        """A side dies, and what the other hears of that."""
+        leader = self.prefills[0]
+        for fault, op in (("crash_decode", "CrashDecode"), ("crash_prefill", "CrashPrefill")):
+            if self.left(fault):
+                yield (op,)
+        for x in sorted(self.io):
+            if x[0] == "orphan":
+                yield ("OrphanEnd", x[1])
+        for life in range(1, self.decode.incarnation):
+            if leader.can_go(life):
+                yield ("PeerGone", life)
+            if leader.can_fence(life):
+                yield ("PeerFenced", life)
+        for life in range(1, self.bounds.crash_decode + 2):
+            if leader.can_lose(life, lease=self.bounds.read_lease):
+                yield ("PeerLost", life)
+        if self.met != leader.incarnation:
+            yield ("PrefillGone",)
+
+    def lanes_for(self, m: Label) -> list[tuple[int, ...]]:
+        """What the label of `m`'s delivery has at its end, if `m` can be delivered now: a READY comes after the handshake of its life; a
+        START needs a nonce, and begins a run in some lane; one of a life that is over begins none."""
+        if m[0] != "START":
+            return [()] if m[0] != "READY" or self.began[m[1][0]] <= self.met else []
+        if not self.prefills[0].can_ask(self.born[m[1]]):
+            return [(0,)]
+        return [(lane,) for lane in range(1, self.bounds.lanes + 1)] if self.new_run(self.prefills[0]) is not None else []
+
     def network(self) -> Iterator[Label]:
         for m in sorted(self.net):
             if self.left("loss"):
                 yield ("Lose", m)
-            if m[0] != "START" or self.new_run(self.prefills[0]) is not None:
-                lanes = [(lane,) for lane in range(1, self.bounds.lanes + 1)] if m[0] == "START" else [()]
+            if lanes := self.lanes_for(m):
                 for keep in (False, True) if self.left("dup") else (False,):
                     yield from (("Deliver", m, keep, *lane) for lane in lanes)
 

@@ -35,7 +35,7 @@ from tidegate.spec.variant import PROPERTIES, Configuration, configurations
 
 __all__ = ["Judged", "Setting", "judge", "sessions"]
 
-BASES = ("protocol/session.py", "protocol/prefill_moves.py", "protocol/forgetting.py")
+BASES = ("protocol/session.py", "protocol/prefill_moves.py", "protocol/forgetting.py", "protocol/returning.py")
 """What the sessions are derived from, in that order: made anew with them, whichever of all these is changed."""
 SESSIONS = {"protocol/prefill.py": "PrefillSession", "protocol/decode.py": "DecodeSession"}
 

@@ -43,7 +43,7 @@ class Oracle:
     """The history of one World and the judgement on it."""
 
     _sets = ("replies", "verdicts", "landed", "blamed", "ended", "failed", "complete", "scheduled", "finished",
-             "taken", "entered", "begun", "spoilt", "whole", "evicted")  # fmt: skip
+             "taken", "entered", "begun", "spoilt", "whole", "evicted", "dead")  # fmt: skip
     _maps = ("owner", "heard", "attempt_of", "published", "epochs")
 
     def __init__(self) -> None:
@@ -62,6 +62,7 @@ class Oracle:
         self.spoilt: set[tuple[int, int]] = set()  # objects one of whose saves failed
         self.whole: set[tuple[int, int]] = set()  # objects that got all their layers before anything failed
         self.evicted: set[tuple[int, int]] = set()  # objects whose memory the pool has given away
+        self.dead: set[int] = set()  # attempts whose life of Decode has died
         self.owner: dict[int, int] = {}  # block -> attempt
         self.heard: dict[int, int] = {}  # attempt -> the run it listens to: the first whose word it took
         self.attempt_of: dict[int, int] = {}  # run -> attempt
@@ -83,6 +84,7 @@ class Oracle:
         return (
             frozenset(self.replies), frozenset(self.verdicts), frozenset(self.landed), frozenset(self.blamed),
             frozenset(self.scheduled), frozenset(self.finished), frozenset(self.owner.items()), frozenset(self.taken),
+            frozenset(self.dead),
         )  # fmt: skip
 
     # ---- Prefill --------------------------------------------------------------------------------------------------
@@ -118,12 +120,14 @@ class Oracle:
         if every_layer and key not in self.spoilt and not self.has_failed(key[0]):
             self.whole.add(key)
 
-    def overwritten(self, slot: Place, by: str, io: Mapping[Io, Place]) -> None:
-        """New contents begin in `slot`: nobody may still need the old ones."""
+    def overwritten(self, slot: Place, by: str, io: Mapping[Io, Place], *, lease: bool) -> None:
+        """New contents begin in `slot`: nobody may still need the old ones; with `lease` a remote reader that is not believed may tear."""
         self.epochs[slot] = self.epochs.get(slot, 0) + 1
         for x, where in io.items():
             if where == slot and x[0] in ("attend", "save") and x[-1]:
                 self.wrong.append(f"{by} overwrites {say_place(slot)} while the {x[0]} of {say(x[1])} reads it")  # type: ignore[arg-type]
+            if where == slot and x[0] == "orphan" and x[3] and not lease:
+                self.wrong.append(f"{by} overwrites {say_place(slot)} while the copy of a dead Decode reads {say(x[1])}")  # type: ignore[arg-type]
         for t, where in self.published.items():
             if where == slot:
                 self.wrong.append(f"{by} overwrites {say_place(slot)} although {say(t)}, published there, has no verdict")
@@ -176,6 +180,21 @@ class Oracle:
         for x in io:
             if x[0] in ("attend", "save", "load") and (x[1][3], x[1][0]) == (member, run):  # type: ignore[index]
                 self.wrong.append(f"run {run} is forgotten while the {x[0]} of {say(x[1])} is under way")  # type: ignore[arg-type]
+
+    def decode_died(self, attempts: set[int], remembered: Iterable[int]) -> None:
+        """Whatever waited in Decode waits no more.  attempts: of the life that has died."""
+        self.blamed |= {("attempt", a) for a in remembered}
+        self.dead |= attempts
+        self.scheduled -= attempts
+        self.finished -= attempts
+        self.owner.clear()
+
+    def prefill_died(self) -> None:
+        """Its slots are empty, and count their epochs from the beginning."""
+        self.published.clear()
+        self.epochs.clear()
+        self.taken.clear()
+        self.whole.clear()
 
     # ---- Decode ---------------------------------------------------------------------------------------------------
 

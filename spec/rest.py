@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidegate.spec.labels import Label
 from tidegate.spec.oracle import say, say_place
 
 if TYPE_CHECKING:
@@ -23,21 +24,34 @@ def waiting(w: World) -> list[str]:
     out += [f"the {x[0]} of {say(x[1])} is under way" for x in w.io]  # type: ignore[arg-type]
     ended = {(m, run) for m, run, _ in o.verdicts}
     out += [f"run {r} has no verdict{f' at member {m}' if m else ''}" for m, r in w.running if (m, r) not in ended]
-    out += [f"attempt {a} has no verdict" for a in w.block if a not in o.failed and a not in o.finished]
+    out += [f"attempt {a} has no verdict" for a in _open(w)]
     out += [f"{label[0]} {say(label[1])} is still due" for label in w.resend()]
-    out += [f"{label[0]} {label[1]} is still due" for label in w.forgetting()]
+    out += [f"{label[0]} {label[1:]} is still due" for label in (*w.group(), *w.forgetting(), *_unheard(w))]
     return out
+
+
+def _open(w: World) -> list[int]:
+    """Attempts that somebody waits for."""
+    o = w.oracle
+    return [a for a in w.block if a not in o.failed and a not in o.finished and a not in o.dead]
+
+
+def _unheard(w: World) -> list[Label]:
+    """What the survivor of a crash has still to hear."""
+    return [label for label in w.crashes() if label[0] in ("PeerGone", "PeerFenced", "PeerLost", "PrefillGone")]
 
 
 def at_rest(w: World) -> bool:
     o = w.oracle
     return (
         not w.io
-        and len(o.failed) + len(o.finished) >= len(w.block)
+        and not _open(w)
         and {(m, run) for m, run, _ in o.verdicts} >= w.running.keys()
         and all(m[0] == "START" for m in w.net)
         and not any(True for _ in w.resend())
+        and not any(True for _ in w.group())
         and not any(True for _ in w.forgetting())
+        and not _unheard(w)
     )
 
 
@@ -49,8 +63,11 @@ def tombstones(w: World) -> dict[str, object]:
             out[f"attempt {a}"] = attempt
     for p in w.prefills:
         for t, transfer in p.transfers.items():
-            if transfer.phase in ("done", "failed", "revoked"):
+            if transfer.phase in ("done", "failed", "revoked", "lost"):
                 out[f"the transfer of {say((t.run, t.chunk, t.layer, t.member))}"] = transfer
+        for life, peer in p.peers.items():
+            if peer.phase == "lost":
+                out[f"life {life} of Decode"] = peer
     for key, o in w.prefill.pool.items():
         if o.phase in ("failed", "gone"):
             out[f"object {key}"] = o
@@ -79,4 +96,5 @@ def remembered(w: World) -> list[str]:
     """What the sessions remember of requests, each in words: they are all over."""
     sides = [*((f"Prefill{f' member {p.member}' if p.member else ''}", p) for p in w.prefills), ("Decode", w.decode)]
     tables = [(side, session, name) for side, session in sides for name in session.tables]
-    return [f"{side} remembers {name} of {key}" for side, session, name in tables if name != "slots" for key in getattr(session, name)]
+    stay = ("slots", "peers", "gone")
+    return [f"{side} remembers {name} of {key}" for side, session, name in tables if name not in stay for key in getattr(session, name)]

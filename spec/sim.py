@@ -22,8 +22,8 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
-SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish")
-RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1}
+SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish", "OrphanEnd", "PeerFenced")
+RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
 
@@ -47,12 +47,14 @@ def random_bounds(rng: random.Random) -> Bounds:
     lease = rng.random() < 0.33
     attempts, chunks = rng.randint(1, 6), rng.randint(1, 4)
     fail, unknown, save, load, evict, abort = (rng.choice((0, 0, 1, 3)) for _ in range(6))
+    retiring = rng.random() < 0.5
     return Bounds(
         layers=layers, shared=shared, shared_slots=rng.randint(1, 3) if shared else 0, chunks=chunks, runs=2 * attempts,
         attempts=attempts, blocks=rng.randint(1, 3), read_lease=lease, loss=rng.choice((0, 3, 20)), dup=rng.choice((0, 3, 20)),
         revoke=rng.choice((1, 4)) if lease else 0, prompts=tuple(rng.randint(1, chunks) for _ in range(attempts)),
         members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
-        fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=rng.random() < 0.5,
+        fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=retiring,
+        crash_decode=rng.choice((0, 0, 0, 1, 2)) if retiring else 0, crash_prefill=rng.choice((0, 0, 0, 1, 2)) if retiring else 0,
     )  # fmt: skip
 
 

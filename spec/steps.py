@@ -12,8 +12,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from tidegate.protocol.effects import BeginLoad, BeginSave, Effect, RunStarted, Send
+from tidegate.protocol.machines import request_completion as RC
 from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
-from tidegate.spec.labels import Label, short
+from tidegate.spec.labels import Label, named, short
 from tidegate.spec.oracle import EMPTY, JUNK, NOWHERE, Content, Place, T, holds, say
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["STEPS"]
 def admit(w: World, attempt: int, block: int) -> list[Effect]:
     if attempt in w.block:
         w.oracle.wrong.append(f"attempt nonce {attempt} is used a second time")
-    w.block[attempt] = block
+    w.block[attempt], w.born[attempt] = block, w.decode.incarnation
     w.oracle.owner[block] = attempt
     w.dest[block] = dict.fromkeys(w.dest[block], EMPTY)
     return w.decode.admit(attempt, request=w.bounds.request_of(attempt), tokens=w.bounds.tokens_of(attempt))
@@ -89,7 +90,7 @@ def read_end(w: World, t: T, attempt: int, how: str) -> list[Effect]:
     effects = w.decode.read_end(TransferId(*t), how)
     for effect in effects:
         if isinstance(effect, Send) and isinstance(effect.message, ReadDone | ReadFailed):
-            w.reports[t] = ("READ_DONE" if isinstance(effect.message, ReadDone) else "READ_FAILED", t)
+            w.reports[t] = named(effect.message)
     return effects
 
 
@@ -110,7 +111,7 @@ def claim(w: World, member: int, run: int) -> list[Effect]:
     fresh = w.plan.is_shared(t[2]) or t[1] == 1
     place = w.place(t)
     if fresh:
-        w.oracle.overwritten(place, f"the claim of {say(t)}", w.io)
+        w.oracle.overwritten(place, f"the claim of {say(t)}", w.io, lease=w.bounds.read_lease)
     effects = session.claim(run)
     if fresh and not any(isinstance(effect, BeginLoad) for effect in effects):
         w.mem[place[0]][place[1]] = (run, t[2], 0)
@@ -237,6 +238,72 @@ def resend_failed(w: World, run: int) -> list[Effect]:
     return w.prefill.resend_failed(run)
 
 
+def crash_decode(w: World) -> list[Effect]:
+    w.use("crash_decode")
+    for x in list(w.io):
+        if x[0] in ("read", "stray"):
+            place = w.io.pop(x)
+            if x[0] == "read":
+                w.io["orphan", x[1], w.decode.incarnation, x[3] and holds(w.held(place), x[1])] = place  # type: ignore[arg-type]
+    w.oracle.decode_died({a for a in w.block if w.born[a] == w.decode.incarnation}, filter(w.decode.remembers, w.block))
+    w.registering.clear()
+    w.reports.clear()
+    w.dest = {block: dict.fromkeys(contents, EMPTY) for block, contents in w.dest.items()}
+    old = w.decode
+    w.decode = type(old)(layers=w.bounds.layers, members=w.bounds.members, incarnation=old.incarnation + 1)
+    w.decode.last_attempt, w.met = old.last_attempt, w.prefill.incarnation
+    return []
+
+
+def crash_prefill(w: World) -> list[Effect]:
+    w.use("crash_prefill")
+    for x in list(w.io):
+        if x[0] in ("attend", "save", "load"):
+            del w.io[x]
+        elif x[0] == "orphan" and x[-1]:
+            w.io[(*x[:-1], False)] = w.io.pop(x)
+    w.oracle.prefill_died()
+    w.mem = {m: dict.fromkeys(contents, EMPTY) for m, contents in w.mem.items()}
+    for table in (w.readies, w.objects, w.running):
+        table.clear()
+    old = w.prefill
+    w.prefills = w.sessions(type(old), old.incarnation + 1)
+    for session in w.prefills:
+        session.last_run = old.last_run
+    return []
+
+
+def orphan_end(w: World, t: T) -> list[Effect]:
+    for x in [x for x in w.io if x[0] == "orphan" and x[1] == t]:
+        del w.io[x]
+    return []
+
+
+def peer_gone(w: World, life: int) -> list[Effect]:
+    return [effect for session in w.prefills for effect in session.peer_gone(life)]
+
+
+def peer_fenced(w: World, life: int) -> list[Effect]:
+    for x in [x for x in w.io if x[0] == "orphan" and x[2] == life]:
+        del w.io[x]
+    return [effect for session in w.prefills for effect in session.peer_fenced(life)]
+
+
+def peer_lost(w: World, life: int) -> list[Effect]:
+    for t in [t for t in w.oracle.published if w.born[w.oracle.attempt_of[t[0]]] == life]:
+        del w.oracle.published[t]
+    for session in w.prefills:
+        for effect in session.peer_lost(life, lease=w.bounds.read_lease):
+            w.carry_out(effect, session.member)
+    return []
+
+
+def prefill_gone(w: World) -> list[Effect]:
+    w.oracle.blamed |= {("attempt", a) for a in w.block if RC.Depends(w.decode.attempt_state(a))}
+    over, w.met = range(w.met, w.prefill.incarnation), w.prefill.incarnation
+    return w.decode.prefill_gone(*over)
+
+
 def deliver(w: World, m: Label, keep: bool, lane: int = 1) -> list[Effect]:
     message = w.net[m]
     if keep:
@@ -264,6 +331,8 @@ STEPS: dict[str, Callable[..., Any]] = {
     "Admit": admit, "Registered": registered, "Schedule": schedule, "Finish": finish, "Abort": abort, "ReadEnd": read_end,
     "Landed": landed, "ResendReport": resend_report, "Claim": claim, "Write": write, "LayerDone": layer_done,
     "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "Evict": evict, "Revoke": revoke, "ResendReady": resend_ready,
+    "CrashDecode": crash_decode, "CrashPrefill": crash_prefill, "OrphanEnd": orphan_end, "PeerGone": peer_gone,
+    "PeerFenced": peer_fenced, "PeerLost": peer_lost, "PrefillGone": prefill_gone,
     "Join": join, "Stop": stop, "Retire": retire, "Heed": heed, "Forget": forget, "ResendFailed": resend_failed,
     "Deliver": deliver, "Lose": lose,
 }  # fmt: skip

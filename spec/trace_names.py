@@ -123,9 +123,10 @@ def abstract(names: Names, line: Line) -> dict[str, Any]:
     names.check_slot(where, t.layer, message.slot, message.epoch, t.member)
     _expect(where, tag, "incarnation", message.incarnation, names.prefill.incarnation)
     if tag != "READY":
+        _expect(where, tag, "reader", message.reader, names.decode.incarnation)
         if ready := names.readies.get(step):
             _expect(where, tag, "epoch", message.epoch, ready.epoch)
-        return {"op": tag, "transfer": step}
+        return {"op": tag, "transfer": step, "reader": 1}
     start, size = names.started[t.run], names.prefill.chunk_tokens
     said = {"request": start.request, "attempt": start.attempt, "start": (t.chunk - 1) * size,
             "stop": min(t.chunk * size, start.tokens)}  # fmt: skip

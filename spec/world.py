@@ -45,11 +45,7 @@ class World(Moves):
         self, bounds: Bounds, prefill: type[PrefillSession] = PrefillSession, decode: type[DecodeSession] = DecodeSession
     ) -> None:
         self.bounds, self.plan = bounds, bounds.plan
-        shared: dict[tuple[int, int], Any] = {}
-        self.prefills = tuple(
-            prefill(plan=self.plan, chunk_tokens=CHUNK_TOKENS, new_run=self.new_run, incarnation=m + 1, member=m, members=bounds.members,
-                    lanes=bounds.lanes, pool=shared) for m in range(bounds.members)
-        )  # fmt: skip
+        self.prefills = self.sessions(prefill, 1)
         self.decode = decode(layers=bounds.layers, members=bounds.members)
         self.oracle = Oracle()
         self.limits = {name: getattr(bounds, name) for name in FAULTS}
@@ -57,6 +53,9 @@ class World(Moves):
         self.net: dict[Label, Message] = {}
         self.block: dict[int, int] = {}
         self.lane: dict[int, int] = {}  # of each run that was begun
+        self.met = 1  # the life of Prefill that Decode has met
+        self.born: dict[int, int] = {}  # attempt -> life of Decode
+        self.began: dict[int, int] = {}  # run -> life of Prefill
         self.mem: dict[int, dict[tuple[int, int], Content]] = {m: dict.fromkeys(self.gates, EMPTY) for m in range(bounds.members)}
         self.pooled: set[T] = set()
         self.objects: dict[tuple[int, int], None] = {}  # (run, chunk) of every save that began, in order
@@ -67,6 +66,14 @@ class World(Moves):
         self.running: dict[tuple[int, int], None] = {}  # (member, run): every run that was started there, in order
         self.readies: dict[T, Label] = {}
         self.reports: dict[T, Label] = {}
+
+    def sessions(self, prefill: type[PrefillSession], life: int) -> tuple[PrefillSession, ...]:
+        """The sessions of one life of the group."""
+        b, shared = self.bounds, dict[tuple[int, int], Any]()
+        return tuple(
+            prefill(plan=self.plan, chunk_tokens=CHUNK_TOKENS, new_run=self.new_run, incarnation=life, member=m, members=b.members,
+                    lanes=b.lanes, pool=shared) for m in range(b.members)
+        )  # fmt: skip
 
     @property
     def prefill(self) -> PrefillSession:
@@ -91,11 +98,11 @@ class World(Moves):
     def clone(self) -> World:
         """An independent copy."""
         twin = object.__new__(type(self))
-        twin.bounds, twin.plan, twin.limits = self.bounds, self.plan, self.limits
+        twin.bounds, twin.plan, twin.limits, twin.met = self.bounds, self.plan, self.limits, self.met
         twin.prefills, twin.decode, twin.oracle = tuple(p.clone() for p in self.prefills), self.decode.clone(), self.oracle.clone()
         for p in twin.prefills:
             p.pool = twin.prefill.pool  # it is the group's
-        for name in ("used", "net", "block", "lane", "objects", "io", "running", "readies", "reports"):
+        for name in ("used", "net", "block", "lane", "objects", "io", "running", "readies", "reports", "born", "began"):
             setattr(twin, name, dict(getattr(self, name)))
         for name in ("pooled", "registering", "is_registered"):
             setattr(twin, name, set(getattr(self, name)))
@@ -107,10 +114,10 @@ class World(Moves):
         """Everything that the World's further steps depend on, what the sessions remember included, as a hashable value."""
         return (
             tuple(p.snapshot() for p in self.prefills), self.decode.snapshot(), self.oracle.snapshot(),
-            tuple(self.used.values()),
+            tuple(self.used.values()), self.met,
             *(tuple(tuple(contents.values()) for contents in held.values()) for held in (self.mem, self.dest)), frozenset(self.net),
             *(frozenset(getattr(self, name)) for name in ("pooled", "registering", "is_registered", "objects", "running")),
-            *(frozenset(getattr(self, name).items()) for name in ("block", "lane", "io", "readies", "reports")),
+            *(frozenset(getattr(self, name).items()) for name in ("block", "lane", "io", "readies", "reports", "born", "began")),
         )  # fmt: skip
 
     def abstract(self) -> dict[str, Any]:
@@ -163,6 +170,7 @@ class World(Moves):
                 self.registering.add(effect.attempt)
             case RunStarted():
                 self.running[member, effect.run] = None
+                self.began[effect.run] = self.prefill.incarnation
                 a = effect.start.attempt
                 if member == 0 and a in o.attempt_of.values():
                     o.blamed.add(("rival", a))

@@ -10,7 +10,7 @@ Complete needs every (chunk, layer) of the bound run.  The number of
 chunks is known from the final READY.  The last chunk alone proves
 nothing: no gate orders the chunks of an independent layer.
 
-sha256: dc41ac7548f54dfa226925c017c062a10afb743aee69140bd3d1f459783ffefc
+sha256: 335002190cd3d92980ede0c43de428049fb151ec446c401f77c3ea8a2b973a0f
 """
 
 from __future__ import annotations
@@ -174,49 +174,57 @@ def Complete(s: State) -> State:
     return State(phase='complete', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
+def Depends(s: State) -> bool:
+    """Does it wait for one life of Prefill, from which it has begun to read?  Before that any may serve it.
+
+    [tla/machines/RequestCompletion.tla:54]
+    """
+    return s.phase == 'receiving'
+
+
 def CanFail(s: State) -> bool:
-    """[tla/machines/RequestCompletion.tla:53]"""
+    """[tla/machines/RequestCompletion.tla:56]"""
     return s.phase in {'allocated', 'registered', 'advertised', 'receiving', 'complete'}
 
 
 def Fail(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:54]"""
+    """[tla/machines/RequestCompletion.tla:57]"""
     return State(phase='failed', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def CanSchedule(s: State) -> bool:
     """Inference may begin.
 
-    [tla/machines/RequestCompletion.tla:57]
+    [tla/machines/RequestCompletion.tla:60]
     """
     return s.phase == 'complete'
 
 
 def Schedule(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:58]"""
+    """[tla/machines/RequestCompletion.tla:61]"""
     return State(phase='scheduled', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def CanFinish(s: State) -> bool:
     """Inference has ended.
 
-    [tla/machines/RequestCompletion.tla:61]
+    [tla/machines/RequestCompletion.tla:64]
     """
     return s.phase == 'scheduled'
 
 
 def Finish(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:62]"""
+    """[tla/machines/RequestCompletion.tla:65]"""
     return State(phase='released', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def Events(*, Layers: Any, MaxChunks: Any) -> Set[AnyEvent]:
-    """[tla/machines/RequestCompletion.tla:64]"""
+    """[tla/machines/RequestCompletion.tla:67]"""
     return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((frozenset(),))) | Records(EventChunks, op=frozenset(('Count',)), chunks=interval(1, MaxChunks)) | Records(EventChunkLayer, op=frozenset(('Got',)), chunk=interval(1, MaxChunks), layer=Layers) | Records(Event, op=frozenset(('Register', 'Advertise', 'Receive', 'Complete', 'Fail', 'Schedule', 'Finish')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:
-    """[tla/machines/RequestCompletion.tla:69]"""
+    """[tla/machines/RequestCompletion.tla:72]"""
     if e.op == 'Allocate':
         return CanAllocate(s)
     if e.op == 'Register':
@@ -241,7 +249,7 @@ def Enabled(s: State, e: AnyEvent) -> bool:
 
 
 def Step(s: State, e: AnyEvent) -> State:
-    """[tla/machines/RequestCompletion.tla:81]"""
+    """[tla/machines/RequestCompletion.tla:84]"""
     if e.op == 'Allocate':
         return Allocate(s, e.layers)
     if e.op == 'Register':

@@ -115,6 +115,7 @@ def test_guards_that_tlc_finds_load_bearing_for_these_properties_are_so_here() -
 BOUNDED_ONLY: dict[str, str] = {
     "PrefillRun.CanForget#2": "no machine forgets here",
     "FailureInvalidation.CanRead#1": "no attempt is forgotten here, so each that is known has its ranks",
+    "Transfer.CanLose#1": "no Decode dies here",
 }
 """Guard conjunct -> why it is needed in System and not here."""
 

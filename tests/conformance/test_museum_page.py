@@ -225,6 +225,6 @@ def test_a_legend_has_the_signs_of_its_picture():
 def test_each_part_of_a_property_has_its_own_culprits():
     """Parts that stand one below the other, in brackets that begin on a line of their own."""
     words = Vocabulary(SYSTEM)
-    assert [claim.names for claim in _claims(words, "EndsStay")] == [["a"], ["t"], ["m", "r"]]
+    assert [claim.names for claim in _claims(words, "EndsStay")] == [["a"], ["t"], ["m", "r"], ["i"]]
     assert [claim.names for claim in _claims(words, "PoolStays")] == [["o"]]
     assert "the transfer of run 1 chunk 1 layer 1" in behaviour("late-word-after-the-timeout").shown.sentence

@@ -108,8 +108,8 @@ def test_a_request_whose_prefill_is_killed_is_served_by_one_that_has_just_joined
 
 
 UNASKED = """
-from tidegate.engine import decode_core, decode_worker
-decode_core.DecodeCore.deserted = property(lambda self: set(), lambda self, value: None)
+from tidegate.engine import decode_worker, parting
+parting.Partings.deserted = property(lambda self: set(), lambda self, value: None)
 decode_worker.main()
 """
 

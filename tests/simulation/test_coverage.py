@@ -34,6 +34,7 @@ def test_what_is_not_walked_is_known() -> None:
 def test_a_label_is_a_shape_an_event_and_a_shape() -> None:
     assert {(e.before, e.event, e.after) for e in edges("Transfer")} == {
         ("idle()", "Publish", "held()"), ("held()", "Done", "done()"), ("held()", "Fail", "failed()"), ("held()", "Revoke", "revoked()"),
+        ("held()", "Lose", "lost()"),
     }  # fmt: skip
     assert Edge("PhysicalBuffer", "computing(epoch owner)", "Write(some, FALSE)", "draining(epoch attending saves transfers)") in edges(
         "PhysicalBuffer"

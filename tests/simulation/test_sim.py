@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from tidegate.protocol.decode import DecodeSession
@@ -22,8 +24,9 @@ from tidegate.spec.world import World
 
 STEPS = 10_000_000 if os.environ.get("TIDEGATE_LONG") else 200_000
 OPERATIONS = {
-    "Abort", "Admit", "Claim", "Deliver", "Evict", "Finish", "Forget", "Heed", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss",
-    "ReadEnd", "Registered", "ResendFailed", "ResendReady", "ResendReport", "Retire", "Revoke", "SaveEnd", "Schedule", "Stop", "Write",
+    "Abort", "Admit", "Claim", "CrashDecode", "CrashPrefill", "Deliver", "Evict", "Finish", "Forget", "Heed", "Join", "Landed", "LayerDone",
+    "LoadEnd", "Lose", "Miss", "OrphanEnd", "PeerFenced", "PeerGone", "PeerLost", "PrefillGone", "ReadEnd", "Registered",
+    "ResendFailed", "ResendReady", "ResendReport", "Retire", "Revoke", "SaveEnd", "Schedule", "Stop", "Write",
 }  # fmt: skip
 
 
@@ -135,3 +138,35 @@ def test_planted_bugs_are_found_and_the_report_repeats_them(bug: type) -> None:
     assert out.wrong
     assert f"tidegate sim --seed 3 --steps {out.steps}" in out.wrong
     assert simulate(out.steps, seed=3, world=world).wrong == out.wrong
+
+
+class TakesBackWithoutAFence(PrefillSession):
+    """What a dead Decode may still read is given up as soon as it is known to be gone."""
+
+    def can_lose(self, incarnation: int, *, lease: bool) -> bool:
+        return super().can_lose(incarnation, lease=True)
+
+    def peer_lost(self, incarnation: int, *, lease: bool) -> list[Effect]:
+        return super().peer_lost(incarnation, lease=True)
+
+
+class HearsTheSuccessor(PrefillSession):
+    """Takes what another life of Decode refuses for the end of its predecessor's read."""
+
+    def _on_report(self, report: Any, effects: list[Effect]) -> None:
+        if (start := self.starts.get(report.transfer.run)) is not None:
+            report = msgspec.structs.replace(report, reader=start.incarnation)
+        super()._on_report(report, effects)
+
+
+def mortal(rng: random.Random) -> Bounds:
+    """Decode dies again and again, and everything goes through one slot."""
+    return Bounds(layers=1, shared=frozenset({1}), chunks=1, runs=12, attempts=6, blocks=3, retiring=True, crash_decode=4,
+                  loss=rng.choice((0, 3)), dup=rng.choice((0, 3)), prompts=(1,) * 6)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", [TakesBackWithoutAFence, HearsTheSuccessor])
+def test_planted_a_slot_is_taken_back_from_a_dead_decode_that_still_reads(bug: type[PrefillSession]) -> None:
+    assert not simulate(20_000, seed=4, sizes=mortal).wrong
+    out = simulate(200_000, seed=4, sizes=mortal, world=lambda bounds: World(bounds, prefill=bug))
+    assert "while the copy of a dead Decode reads" in out.wrong

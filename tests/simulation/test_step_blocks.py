@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tidegate.engine import step_blocks
 from tidegate.engine.step_blocks import StepTable, StepTables, Teller
 from tidegate.protocol.effects import Effect
 from tidegate.protocol.messages import Blocks, Message, Ready, TransferId, decode, encode
+from tidegate.protocol.prefill import PrefillSession
 from tidegate.spec.bounds import Bounds
 from tidegate.spec.labels import Label, named
 from tidegate.spec.sim import simulate
@@ -36,12 +38,15 @@ class Addressed(World):
 
     def __init__(self, bounds: Bounds, **sessions: Any) -> None:
         super().__init__(bounds, **sessions)
-        members = range(bounds.members)  # each has a link of its own
-        self.says, self.tables = [self.teller(m + 1) for m in members], [StepTables() for _ in members]
+        self.tables = defaultdict[tuple[int, int], StepTables](StepTables)  # life of Prefill and member: each has a link of its own
         self.said = set[TransferId]()
         self.under_way: list[tuple[int, Blocks]] = []
         self.rng = random.Random(repr(bounds))
         self.dropped = 0
+
+    def sessions(self, prefill: type[PrefillSession], life: int) -> tuple[PrefillSession, ...]:
+        self.says = [self.teller(life) for _ in range(self.bounds.members)]
+        return super().sessions(prefill, life)
 
     def _send(self, message: Message) -> None:
         if isinstance(message, Ready):
@@ -58,11 +63,13 @@ class Addressed(World):
             super()._send(message)
 
     def apply(self, label: Label) -> list[Effect]:
+        if label[0] == "CrashDecode":
+            self.tables.clear()
         if label[0] == "Deliver" and label[1][0] == "READY":
             self._hear()
             ready = self.net[label[1]]
             assert isinstance(ready, Ready)
-            if not self.tables[ready.transfer.member].knows(ready):  # to the model it was lost
+            if not self.tables[ready.incarnation, ready.transfer.member].knows(ready):  # to the model it was lost
                 self.dropped += 1
                 del self.net[label[1]]
                 return []
@@ -71,12 +78,12 @@ class Addressed(World):
     def _hear(self) -> None:
         late = [told for told in self.under_way if self.left("loss") and self.rng.random() < 0.5]
         for member, blocks in [told for told in self.under_way if told not in late]:
-            self.tables[member].hear(blocks)
+            self.tables[blocks.incarnation, member].hear(blocks)
         self.under_way = late
 
     def _begin_read(self, ready: Ready) -> None:
         try:
-            found = self.tables[ready.transfer.member].of(ready).ids.tolist()
+            found = self.tables[ready.incarnation, ready.transfer.member].of(ready).ids.tolist()
         except ValueError as error:
             self.oracle.wrong.append(f"refused: {error}")
             found = truth(ready.transfer)

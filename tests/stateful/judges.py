@@ -85,7 +85,7 @@ class Transfer(Judge):
     def before(self, e: Any) -> None:
         need(e.op not in self.past, f"{e.op} happens twice")
         need((e.op == "Publish") == (not self.past), "a verdict on nothing")
-        need(not self.past & {"Done", "Fail", "Revoke"}, "a second verdict")
+        need(not self.past & {"Done", "Fail", "Revoke", "Lose"}, "a second verdict")
 
     def after(self, e: Any, s: Any) -> None:
         super().after(e, s)
@@ -310,9 +310,22 @@ class FailureInvalidation(Judge):
         need(not reads, f"{reads} may read into blocks that they have closed")
 
 
+class Peer(Judge):
+    def before(self, e: Any) -> None:
+        if e.op == "Lose":
+            self.once(e, needs=("Go",) if e.lease else ("Fence",))
+        else:
+            self.once(e, needs=("Go",) if e.op == "Fence" else (), bars=("Lose",))
+
+    def after(self, e: Any, s: Any) -> None:
+        super().after(e, s)
+        need(not self.module.CanAsk(s), "a life that is gone may ask for runs")
+
+
 SIZES: dict[type[Judge], dict[str, str]] = {
     PhysicalBuffer: {"Runs": "1..2", "Works": "1..2", "Transfers": "{t1, t2}", "MaxEpoch": "9"},
     Transfer: {},
+    Peer: {},
     PrefillRun: {"Attempts": "1..2", "Transfers": "{t1, t2, t3}", "MaxChunks": "3", "MaxLayers": "4"},
     PoolObject: {"Layers": "1..4", "Pins": "1..3"},
     Read: {},

@@ -45,6 +45,7 @@ class Bench:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.heard: list[Message] = []
         self.began: list[str] = []
+        self.gone: list[tuple[int, tuple[int, int]]] = []
         self.owner = Owner("links", None, on_frames=None, on_tick=lambda: self.links.tick(), after=lambda: self.links.flush(),
                            on_crash=lambda error: self.heard.append(Abort(str(error), 0)), tick=0.05)  # fmt: skip
         hello = control.Hello(VERSION, 11, DIGEST, "memory")
@@ -60,6 +61,9 @@ class Bench:
 
     def execute(self, effects: list[Effect]) -> None:
         pass
+
+    def peer_gone(self, life: control.Welcome) -> None:
+        self.gone.append(life)
 
     def decode(self, port: int = 0) -> tuple[zmq.Socket[bytes], int]:
         router, port = control.bind(self.context, port)
@@ -180,7 +184,7 @@ def test_a_decode_speaks_about_its_own_runs_only(bench: Bench) -> None:
     foreign = welcome(other, 6)
     bench.until("r1", "r2")
     bench.heard.clear()
-    mine, report = ReadDone(TransferId(1, 1, 1), 0, 1, 11), ReadDone(TransferId(2, 1, 1), 0, 1, 11)
+    mine, report = ReadDone(TransferId(1, 1, 1), 0, 1, 11, 5), ReadDone(TransferId(2, 1, 1), 0, 1, 11, 5)
     for message in (report, Abort("r2", 2)):
         one.send_multipart([address, control.MESSAGE, encode(message)])
     one.send_multipart([address, control.MESSAGE, encode(mine)])

@@ -15,6 +15,7 @@ from tidegate.engine import decode_peers
 from tidegate.engine.decode_engine import DecodeEngine
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.slot_layout import SlotLayout
+from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.messages import Abort, Committed, ReadDone, ReadFailed, Revoked, RunFailed, Start
 
 LAYOUT = layout_of({0: KINDS, 1: KINDS})
@@ -194,6 +195,41 @@ def test_planted_one_that_has_ended_is_waited_for(monkeypatch: pytest.MonkeyPatc
         pair.prefills[1].close()
         pair.engine.owner.ask(pair.engine.core.tick)
         assert pair.engine.failed() == []
+
+
+def told_of(pair: Two) -> list[int]:
+    """The Prefills whose end the session has heard of, once the second is seen to have ended."""
+    pair.prefills[1].close()
+    pair.engine.owner.ask(pair.engine.core.tick)
+    assert list(pair.engine.core.peers.lives) == [pair.prefills[0].incarnation]
+    return list(pair.engine.core.session.gone)
+
+
+def test_an_end_is_told_at_once_where_somebody_waits_and_who_has_read_nothing_waits_on() -> None:
+    with two() as pair:
+        assert told_of(pair) == [pair.prefills[1].incarnation]
+        assert pair.engine.failed() == [], "any other may serve it"
+
+
+def test_planted_who_has_read_nothing_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DecodeSession, "may_hear", DecodeSession.depends_on)
+    with two() as pair:
+        assert told_of(pair) == []
+
+
+def test_an_end_that_concerns_nobody_is_told_when_another_comes() -> None:
+    """So a run whose Prefill ends first says nothing of it, and nothing of the old one is heard beside the new one."""
+    with two() as pair:
+        for which in (0, 1):
+            pair.serve(which)
+            pair.completes(which)
+            pair.engine.finish(pair.starts[which].attempt)
+        assert told_of(pair) == []
+        third = Prefill(pair.engine.port, LAYOUT, seed=3)
+        try:
+            assert list(pair.engine.core.session.gone) == [pair.prefills[1].incarnation]
+        finally:
+            third.close()
 
 
 def test_one_that_connects_anew_is_spoken_to_there_and_there_only() -> None:

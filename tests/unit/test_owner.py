@@ -24,6 +24,7 @@ from tidegate.engine.decode_peers import Peers
 from tidegate.engine.faults import Injector
 from tidegate.engine.owner import Owner
 from tidegate.engine.paged_rows import RowKind
+from tidegate.engine.pool_client import pid_namespace, this_process
 from tidegate.engine.pull_shm import ShmPull
 from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import MemoryServer, SharedMemory
@@ -209,7 +210,7 @@ def test_a_peer_is_met_once_and_told_what_is_mapped(met: tuple[Peers, control.He
     with pytest.raises(RemoteProtocolError, match="has not introduced himself"):
         peers.speaker(b"a")
     for _ in range(2):
-        assert meet(peers, hello) == control.Welcome(VERSION, 3, LAYOUT.digest)
+        assert meet(peers, hello) == control.Welcome(VERSION, 3, LAYOUT.digest, "", (tuple(this_process()),), pid_namespace())
     assert list(peers.lives) == [11]
     peers.speaker(b"a")
     with pytest.raises(RemoteProtocolError):

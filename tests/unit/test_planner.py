@@ -220,11 +220,11 @@ def test_a_session_runs_over_buckets() -> None:
     first, second = session.readies
     session.layer_done(second)
     session.save_end(second, True)
-    session.receive(ReadDone(second, 1, 1, 1))
+    session.receive(ReadDone(second, 1, 1, 1, 1))
     assert not session.can_claim(1)  # layer 3 waits for layer 1's buffer; layer 2's is of no use to it
     session.layer_done(first)
     session.save_end(first, True)
-    session.receive(ReadDone(first, 0, 1, 1))
+    session.receive(ReadDone(first, 0, 1, 1, 1))
     assert session.can_claim(1)
 
 

@@ -57,7 +57,7 @@ class Rig:
             self.did(self.group.save_end(step, True))
             ready = next(e.message for e in self.effects if isinstance(e, Send) and getattr(e.message, "transfer", None) == step)
             assert isinstance(ready, Ready)
-            self.did(self.group.receive(ReadDone(step, ready.slot, ready.epoch, ready.incarnation)))
+            self.did(self.group.receive(ReadDone(step, ready.slot, ready.epoch, ready.incarnation, 1)))
 
     def ends(self) -> list[tuple[int, str]]:
         return [(e.run, e.verdict) for e in self.effects if isinstance(e, RunEnded)]

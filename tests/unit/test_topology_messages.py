@@ -104,18 +104,20 @@ def sessions() -> tuple[PrefillSession, DecodeSession]:
 
 
 def test_a_report_about_other_contents_is_refused_and_changes_nothing() -> None:
-    """The peer names a transfer in an epoch, slot or life that it never had."""
+    """The peer names a transfer in an epoch or slot that it never had; or one side speaks of another life's work."""
     p, _ = sessions()
     p.receive(Start("q", 1, 1, 4))
     p.claim(1)
     p.write(1)
     before = p.snapshot()
     ready = next(iter(p.readies.values()))
-    for slot, epoch, life in ((1, ready.epoch, 1), (0, ready.epoch + 1, 1), (0, ready.epoch, 9)):
+    for slot, epoch, life in ((1, ready.epoch, 1), (0, ready.epoch + 1, 1)):
         with pytest.raises(RemoteProtocolError, match="never published so"):
-            p.receive(ReadDone(ready.transfer, slot, epoch, life))
+            p.receive(ReadDone(ready.transfer, slot, epoch, life, 1))
     with pytest.raises(RemoteProtocolError):
-        p.receive(ReadDone(TransferId(9, 1, 1), 0, 1, 1))
+        p.receive(ReadDone(TransferId(9, 1, 1), 0, 1, 1, 1))
+    assert p.receive(ReadDone(ready.transfer, 0, ready.epoch, 9, 1)) == [], "of another life of Prefill"
+    assert p.receive(ReadDone(ready.transfer, 0, ready.epoch, 1, 9)) == [], "by another life of Decode"
     assert p.snapshot() == before
 
 

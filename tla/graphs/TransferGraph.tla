@@ -11,7 +11,7 @@ Spec == Init /\ [][Next]_<<s, ev>>
 
 TypeOK == s \in State
 \* Only what is held may get a verdict, and a verdict never changes.
-VerdictFinal == [][s.phase \in {"done", "failed", "revoked"} => s' = s]_<<s, ev>>
+VerdictFinal == [][s.phase \in {"done", "failed", "revoked", "lost"} => s' = s]_<<s, ev>>
 \* COMMITTED is the answer to done alone.
 CommitsOnlyDone == Reply(s) = "COMMITTED" => s.phase = "done"
 ====

@@ -50,6 +50,9 @@ CanComplete(s) == /\ s.phase = "receiving"
                   /\ \A c \in 1..s.chunks : \A l \in s.layers : <<c, l>> \in s.got
 Complete(s) == [s EXCEPT !.phase = "complete"]
 
+\* Does it wait for one life of Prefill, from which it has begun to read?  Before that any may serve it.
+Depends(s) == s.phase = "receiving"
+
 CanFail(s) == s.phase \in {"allocated", "registered", "advertised", "receiving", "complete"}
 Fail(s) == [s EXCEPT !.phase = "failed"]
 

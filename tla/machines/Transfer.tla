@@ -4,7 +4,8 @@
 (* Prefill sees it.  It is held from its publication until its one verdict: *)
 (*   done     Decode reported READ_DONE while the transfer was held;        *)
 (*   failed   Decode reported READ_FAILED, or refused to read;              *)
-(*   revoked  Prefill took the buffer back (only with read_lease).          *)
+(*   revoked  Prefill took the buffer back (only with read_lease);          *)
+(*   lost     the Decode that was to read it is gone for good (Peer).       *)
 (* A verdict never changes.  Whatever report arrives, however late and how *)
 (* often, Reply gives the same answer, for ever: COMMITTED exactly if the  *)
 (* verdict is done.  Decode believes a read only after COMMITTED, so a     *)
@@ -13,7 +14,7 @@
 (* safe is this machine's doing.                                           *)
 (***************************************************************************)
 
-State == [phase : {"idle", "held", "done", "failed", "revoked"}]
+State == [phase : {"idle", "held", "done", "failed", "revoked", "lost"}]
 
 Initial == [phase |-> "idle"]
 
@@ -33,20 +34,26 @@ Fail(s) == [s EXCEPT !.phase = "failed"]
 CanRevoke(s) == s.phase = "held"
 Revoke(s) == [s EXCEPT !.phase = "revoked"]
 
+\* The Decode that was to read it is gone, and will never report.
+CanLose(s) == s.phase = "held"
+Lose(s) == [s EXCEPT !.phase = "lost"]
+
 \* The answer to any report about this transfer.
 Reply(s) == IF s.phase = "done" THEN "COMMITTED" ELSE "REVOKED"
 
-Events == [op : {"Publish", "Done", "Fail", "Revoke"}]
+Events == [op : {"Publish", "Done", "Fail", "Revoke", "Lose"}]
 
 Enabled(s, e) ==
     CASE e.op = "Publish" -> CanPublish(s)
       [] e.op = "Done"    -> CanDone(s)
       [] e.op = "Fail"    -> CanFail(s)
       [] e.op = "Revoke"  -> CanRevoke(s)
+      [] e.op = "Lose"    -> CanLose(s)
 
 Step(s, e) ==
     CASE e.op = "Publish" -> Publish(s)
       [] e.op = "Done"    -> Done(s)
       [] e.op = "Fail"    -> Fail(s)
       [] e.op = "Revoke"  -> Revoke(s)
+      [] e.op = "Lose"    -> Lose(s)
 ===============================================================================

@@ -21,10 +21,11 @@
 (*   SystemState      variables, machines, beginning, what settles itself  *)
 (*   SystemPrefill    SystemDecode    SystemNetwork    the actions         *)
 (*   SystemRetire     what is over is forgotten (Retiring)                 *)
+(*   SystemCrash      a side dies, and comes back as another life          *)
 (*   SystemSafety     SystemWitnesses   what must never be; what must occur*)
 (*   this module      what may happen next, and what must happen at last   *)
 (***************************************************************************)
-EXTENDS SystemNetwork, SystemSafety, SystemWitnesses
+EXTENDS SystemCrash, SystemSafety, SystemWitnesses
 
 Worker == \E m \in Members, r \in Runs : Claim(m, r) \/ Write(m, r) \/ Miss(m, r)
 Group == \E m \in Members, r \in Runs : Join(m, r) \/ Stop(m, r)
@@ -37,7 +38,8 @@ Faults == (\E t \in Transfers : Revoke(t)) \/ (\E o \in Runs \X Chunks : Evict(o
 Forgetting == (\E a \in Attempts : Retire(a)) \/ (\E r \in Runs : ResendFailed(r) \/ \E m \in Members : Heed(m, r) \/ Forget(m, r))
 Network == \E m \in net : Lose(m) \/ \E keep \in BOOLEAN : Deliver(m, keep)
 
-Next == Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Network
+Next == \/ (Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Network) /\ Born
+        \/ Crash
 Spec == Init /\ [][Next]_vars
 
 \* For configurations of several members: attentions and saves, which the members do not share, end before anything else
@@ -54,7 +56,8 @@ Calm == /\ Eager
 Messages == [op : {"START", "RETIRE", "RETIRED"}, attempt : Attempts]
             \cup [op : {"ABORT"}, attempt : Attempts, member : Members]
             \cup [op : {"READY"}, transfer : Transfers, attempt : Attempts, epoch : 1..Cardinality(Runs \X Steps), final : BOOLEAN]
-            \cup [op : {"READ_DONE", "READ_FAILED", "COMMITTED", "REVOKED"}, transfer : Transfers]
+            \cup [op : {"READ_DONE", "READ_FAILED"}, transfer : Transfers, reader : Lives]
+            \cup [op : {"COMMITTED", "REVOKED"}, transfer : Transfers]
             \cup [op : {"RUN_FAILED"}, run : Runs, attempt : Attempts, member : Members]
 Working == \A m \in Members, r \in Runs : /\ WF_vars(Claim(m, r)) /\ WF_vars(Write(m, r)) /\ WF_vars(Miss(m, r))
                                           /\ WF_vars(Join(m, r)) /\ WF_vars(Stop(m, r))

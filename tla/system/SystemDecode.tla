@@ -121,7 +121,7 @@ ResendReport(t) ==
 OnReady(m, keep) ==
     LET t == m.transfer  a == m.attempt  r == t[1]  c == t[2]  l == t[3]  g == <<a, c, l>>
         bound == IF BI!CanBind(bindings[a]) THEN BI!Bind(bindings[a], r) ELSE bindings[a]
-        accept == FI!CanRead(dests[a], Rank) /\ BI!CanAccept(bound, r)
+        accept == FI!CanRead(dests[a], Rank) /\ BI!CanAccept(bound, r) /\ lives.began[r] = lives.met
         right == Holds(mem[t[4]][GateOf(r, l)], r, c, l)
         s1 == IF RC!CanReceive(attempts[a]) THEN RC!Receive(attempts[a]) ELSE attempts[a]
         s2 == IF m.final /\ RC!CanCount(s1) THEN RC!Count(s1, c) ELSE s1

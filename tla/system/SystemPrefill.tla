@@ -224,19 +224,26 @@ OnStart(m, keep) ==
     /\ ev' = [op |-> "Deliver", message |-> m, keep |-> keep, lane |-> k]
     /\ UNCHANGED <<slots, transfers, pool, attempts, bindings, dests, groups, reads, block, truth, replies, verdicts, landed>>
 
+\* START of a life of Decode that is over: it asks for nothing.
+OnLateStart(m, keep) ==
+    /\ net' = Rest(m, keep)
+    /\ ev' = [op |-> "Deliver", message |-> m, keep |-> keep, lane |-> 0]      \* of no run
+    /\ UNCHANGED <<sides, truth, history>>
+
 \* READ_DONE and READ_FAILED: the first one to find the transfer held decides; every one is answered.
 OnReport(m, keep) ==
     LET t == m.transfer
-        good == m.op = "READ_DONE" /\ TR!CanDone(transfers[t])
-        bad == m.op = "READ_FAILED" /\ TR!CanFail(transfers[t])
+        heard == LET p == runs[t[4]][t[1]] IN p.phase # "forgotten" /\ m.reader = lives.born[p.attempt]
+        good == heard /\ m.op = "READ_DONE" /\ TR!CanDone(transfers[t])
+        bad == heard /\ m.op = "READ_FAILED" /\ TR!CanFail(transfers[t])
         new == IF good THEN TR!Done(transfers[t]) ELSE IF bad THEN TR!Fail(transfers[t]) ELSE transfers[t]
         reply == TR!Reply(new)
     IN
     /\ IF good \/ bad THEN EndTransfer(t, new, bad)
                       ELSE UNCHANGED <<transfers, runs, slots, pool, verdicts>>
-    /\ IF runs[t[4]][t[1]].phase = "forgotten"      \* nobody waits for an answer
+    /\ IF ~heard      \* it is forgotten, and nobody waits for an answer; or another life of Decode speaks of what it does not know
        THEN net' = Rest(m, keep) /\ UNCHANGED replies
-       ELSE /\ net' = Rest(m, keep) \cup {Report(reply, t)}
+       ELSE /\ net' = Rest(m, keep) \cup {Answer(reply, t)}
             /\ replies' = replies \cup {<<t, reply>>}
     /\ UNCHANGED <<lane, attempts, bindings, dests, groups, reads, block, truth, landed, blamed>>
 

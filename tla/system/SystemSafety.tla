@@ -10,7 +10,8 @@ EXTENDS SystemState
 ReuseSafe ==
     \A x \in io :
         (\/ x.op \in {"attend", "save"} /\ x.right
-         \/ x.op = "read" /\ x.right /\ transfers[x.transfer].phase = "held")
+         \/ x.op = "read" /\ x.right /\ transfers[x.transfer].phase = "held"
+         \/ x.op = "orphan" /\ x.right /\ ~ReadLease)      \* in seed mode nothing is taken back while anybody may read it
         => LET t == x.transfer IN Holds(mem[t[4]][GateOf(t[1], t[3])], t[1], t[2], t[3])
 
 \* I2: a transfer that Decode may hear of, and that has no verdict, keeps its slot shut, in the epoch that it names.
@@ -58,7 +59,7 @@ ScheduleSafe ==
 FailClosed ==
     \A a \in Attempts : attempts[a].phase = "scheduled" =>
         /\ dests[a].phase = "valid"
-        /\ \A t \in Transfers : t[1] = bindings[a].run => transfers[t].phase \notin {"failed", "revoked"}
+        /\ \A t \in Transfers : t[1] = bindings[a].run => transfers[t].phase \notin {"failed", "revoked", "lost"}
 
 \* I13: no waiter gets two verdicts.
 OneVerdict ==
@@ -67,7 +68,7 @@ OneVerdict ==
     /\ \A m \in Members, r \in Runs : <<m, r, "done">> \in verdicts =>
           \A t \in Transfers : (t[1] = r /\ t[4] = m /\ t[2] <= ChunksOf(runs[m][r].attempt)) =>
               IF runs[m][r].phase = "forgotten" THEN <<t, "COMMITTED">> \in replies ELSE transfers[t].phase = "done"
-    /\ \A m \in Members, r \in Runs : runs[m][r].phase = "forgotten" =>
+    /\ \A m \in Members, r \in Runs : runs[m][r].phase = "forgotten" /\ lives.began[r] = lives.prefill =>
           <<m, r, "done">> \in verdicts \/ <<m, r, "failed">> \in verdicts
 
 \* What is scheduled ends well, and a verdict and what belongs to it stay as they were, whatever comes late, until they are forgotten.
@@ -75,15 +76,17 @@ EndsStay ==
     [][/\ \A a \in Attempts : dests'[a].phase # "forgotten" =>
            /\ attempts[a].phase = "scheduled" => attempts'[a].phase \in {"scheduled", "released"}
            /\ attempts[a].phase \in {"failed", "released"} => attempts'[a] = attempts[a]
-       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked"} =>
+       /\ \A t \in Transfers : transfers[t].phase \in {"done", "failed", "revoked", "lost"} =>
            transfers'[t] = transfers[t] \/ runs'[t[4]][t[1]].phase = "forgotten"
        /\ \A m \in Members, r \in Runs :
-           runs[m][r].phase \in {"done", "failed"} => runs'[m][r].phase \in {runs[m][r].phase, "forgotten"}]_vars
+           runs[m][r].phase \in {"done", "failed"} => runs'[m][r].phase \in {runs[m][r].phase, "forgotten"}
+       /\ \A i \in DOMAIN lives.peers : lives.peers[i].phase = "lost" => lives'.peers[i].phase = "lost" \/ ev'.op = "CrashPrefill"]_vars
 
 \* Nobody waits for the answer of somebody who has forgotten the question, unless it is on its way, or he may forget it himself.
 AnswerDue ==
     \A t \in Transfers : (RD!Unanswered(reads[t]) /\ runs[t[4]][t[1]].phase = "forgotten") =>
         \/ dests[runs[t[4]][t[1]].attempt].phase = "reclaimed"
+        \/ lives.began[t[1]] < lives.prefill      \* that life is over, and the attempt fails when Decode hears of it
         \/ \E m \in net : m.op \in {"COMMITTED", "REVOKED"} /\ m.transfer = t
 
 \* A run that has taken the slot of its next step, and writes it, is never sent to take one again.
@@ -116,6 +119,10 @@ BlastRadius ==
     /\ \A m \in Members, r \in Runs : runs[m][r].phase = "failed" =>
            <<"run", r>> \in blamed \/ <<"attempt", runs[m][r].attempt>> \in blamed \/ <<"rival", runs[m][r].attempt>> \in blamed
 
+\* Nobody computes for a life of Decode that is lost, or waits for it.
+LostIsOver ==
+    \A r \in Runs : PR!CanFail(runs[Leader][r]) => lives.peers[lives.born[runs[Leader][r].attempt]].phase # "lost"
+
 \* L2 as a state property: when nothing is under way, nothing is held.
 Rests == /\ \A m \in net : m.op = "START"
          /\ io = {}
@@ -131,7 +138,8 @@ NoLeak == Rests => /\ \A m \in Members, i \in Gates : slots[m][i].phase = "free"
 NothingKept ==
     (/\ Retiring /\ Rests
      /\ \A a \in Attempts : dests[a].phase # "reclaimed"
-     /\ \A m \in Members, r \in Runs : ~PR!CanForget(runs[m][r], HeldBy(m, r)) /\ ~PR!Untold(runs[m][r]))
+     /\ \A m \in Members, r \in Runs : ~PR!CanForget(runs[m][r], HeldBy(m, r)) /\ ~PR!Untold(runs[m][r])
+     /\ lives.met = lives.prefill /\ \A i \in 1..(lives.decode - 1) : lives.peers[i].phase = "lost")      \* and all has been heard
     => /\ \A a \in Attempts : attempts[a] = RC!Initial /\ bindings[a] = BI!Initial /\ dests[a] \in {FI!Initial, FI!Forgotten}
        /\ \A g \in DOMAIN groups : groups[g] = CG!Initial(Members)
        /\ \A t \in Transfers : reads[t] = RD!Initial /\ transfers[t] = TR!Initial

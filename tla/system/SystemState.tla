@@ -43,6 +43,7 @@ VARIABLES
     verdicts,      \* what each member said of each run
     landed,        \* transfers whose bytes landed, right, before anybody was told so
     blamed,        \* <<"attempt", a>> aborted; <<"run", r>> met a fault; <<"rival", a>> was started twice
+    lives,         \* which lives of the two sides there are, and who knows of which (SystemCrash); no part of vars: see Born
     ev
 
 sides == <<runs, slots, transfers, pool, lane, attempts, bindings, dests, groups, reads, block>>
@@ -50,7 +51,7 @@ bytes == <<mem, pooled, dest, io, registered, taken>>
 truth == <<bytes, owner>>
 history == <<replies, verdicts, landed, blamed>>
 vars == <<sides, net, used, truth, history, ev>>
-View == <<sides, net, used, truth, history>>
+View == <<sides, net, used, truth, history, lives>>
 
 PB == INSTANCE PhysicalBuffer WITH Works <- {}, Transfers <- {}, MaxEpoch <- 0
 TR == INSTANCE Transfer
@@ -60,6 +61,7 @@ SA == INSTANCE StepAgreement WITH Members <- {}
 RD == INSTANCE Read
 CG == INSTANCE ContributorGroup WITH Members <- {}
 BI == INSTANCE Binding
+PE == INSTANCE Peer
 RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
 FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 
@@ -68,6 +70,8 @@ Members == {0}           \* 0..n-1, the Prefill ranks that feed the one Decode r
 Lanes == {1}             \* 1..n; each slot has the blocks of every lane, so runs of different lanes are in flight side by side
 IndexerBlocks == 1       \* indexer blocks of a step; the members share them out
 Retiring == FALSE        \* do sessions forget what is over?  A configuration says TRUE
+MaxCrashDecode == 0
+MaxCrashPrefill == 0
 
 AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
@@ -125,7 +129,8 @@ Init ==
     /\ reads = [t \in Transfers |-> RD!Initial]
     /\ block = [a \in Attempts |-> 0]
     /\ net = {}
-    /\ used = [f \in {"loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke"} |-> 0]
+    /\ used = [f \in {"loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "revoke",
+                       "crash_decode", "crash_prefill"} |-> 0]
     /\ mem = [m \in Members |-> [i \in Gates |-> Empty]]
     /\ pooled = {}
     /\ dest = [b \in Blocks |-> [cl \in Steps |-> [p \in Parts |-> Empty]]]
@@ -137,6 +142,8 @@ Init ==
     /\ verdicts = {}
     /\ landed = {}
     /\ blamed = {}
+    /\ lives = [decode |-> 1, prefill |-> 1, born |-> [a \in Attempts |-> 0], began |-> [r \in Runs |-> 0],
+                peers |-> [i \in 1..(MaxCrashDecode + 1) |-> PE!Initial], met |-> 1]
     /\ ev = [op |-> "Init"]
 
 -------------------------------------------------------------------------------
@@ -184,7 +191,8 @@ Settle(a, s, d, open) ==
 
 READY(t, a) == [op |-> "READY", transfer |-> t, attempt |-> a,
                 epoch |-> slots[t[4]][GateOf(t[1], t[3])].epoch, final |-> t[2] = runs[t[4]][t[1]].chunks]
-Report(o, t) == [op |-> o, transfer |-> t]
+Report(o, t) == [op |-> o, transfer |-> t, reader |-> lives.decode]
+Answer(o, t) == [op |-> o, transfer |-> t]
 
 Rest(m, keep) == IF keep THEN net ELSE net \ {m}
 ===============================================================================

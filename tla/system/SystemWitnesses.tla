@@ -27,4 +27,12 @@ NeverForNobody == \A r, q \in Runs : LET p == runs[Leader] IN
                         ~(/\ r # q /\ p[r].attempt = p[q].attempt /\ p[q].phase = "forgotten"
                           /\ <<Leader, r, "done">> \in verdicts /\ <<Leader, q, "failed">> \in verdicts
                           /\ net = {} /\ dests[p[q].attempt].phase = "forgotten")
+\* With read_lease the copy of a dead Decode still reads a slot that somebody else has overwritten.
+NeverOrphanTorn == \A x \in io : (x.op = "orphan" /\ x.right) =>
+                        LET t == x.transfer IN Holds(mem[t[4]][GateOf(t[1], t[3])], t[1], t[2], t[3])
+\* A Decode that has come back is served, and what its predecessor left is gone.
+NeverServedAgain == \A a \in Attempts : ~(/\ lives.born[a] = 2 /\ attempts[a].phase = "scheduled"
+                                          /\ \E r \in Runs : LET p == runs[Leader][r] IN p.phase = "forgotten" /\ lives.born[p.attempt] = 1)
+\* A Prefill that has come back serves the same Decode.
+NeverServesAgain == \A a \in Attempts : ~(attempts[a].phase = "scheduled" /\ lives.began[bindings[a].run] = 2)
 ===============================================================================

@@ -121,12 +121,12 @@ TraceNext ==
     /\ at <= Len(Log)
     /\ LET line == Log[at] IN
        IF ~Fits(line) THEN Explain(line)
-       ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
-                                       ELSE Told(line) /\ Unload(line) /\ Nothing(line) /\ UNCHANGED under
+       ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED <<vars, lives>>
+                                       ELSE Told(line) /\ Born /\ Unload(line) /\ Nothing(line) /\ UNCHANGED under
             /\ at' = at + 1
             /\ UNCHANGED which
 
-TraceSpec == TraceInit /\ [][TraceNext]_<<vars, seen, under, loaded, which, at>>
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, lives, seen, under, loaded, which, at>>
 
 \* The safety of System, by name, after each machine event.  What only grows slowly is asked about the work that the line
 \* names, and in full at the end: AckIdentity and OneVerdict of every transfer would cost more than all the rest.
