@@ -20,6 +20,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
+from tidegate.engine.token import configured_token, guard, present
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
 
@@ -141,9 +142,18 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
     return socket
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket[bytes], int]:
-    """(ROUTER, its port) on loopback; OSError naming the port if it is taken."""
+Guard = tuple["zmq.Socket[bytes]", Callable[[list[bytes]], None]]
+"""A socket, and what is to be done with each thing that comes by it."""
+
+
+def bind(context: zmq.Context[zmq.Socket[bytes]], port: int, guards: list[Guard] | None = None) -> tuple[zmq.Socket[bytes], int]:
+    """(ROUTER, its port) on loopback; OSError naming the port if it is taken.
+
+    guards: where the deployment has a token, gets what the ROUTER's owner must own beside it; left out: anybody may connect.
+    """
     socket = _socket(context, zmq.ROUTER)
+    if guards is not None and (made := guard(context, socket, configured_token())) is not None:
+        guards.append(made)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # this side may not have noticed yet that the old connection is gone
     try:
         if not port:
@@ -162,6 +172,7 @@ def connect(
     another one after each break.
     """
     socket = _socket(context, zmq.DEALER)
+    present(socket, configured_token())
     if incarnation:
         socket.setsockopt(zmq.ROUTING_ID, b"prefill-%x" % incarnation)
     if ":" in host:
