@@ -8,11 +8,12 @@ moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: 
 A frame beyond MAX_BYTES, which none of ours can be, ends the connection that it comes by before it takes memory; a multipart of more
 than MAX_FRAMES is dropped whole; and what is not taken yet waits at its sender.
 A connection that broke is made anew, and is the same peer's: Prefill's address is its incarnation, which only those that it has greeted
-know; what was under way is said again.
+know, and which nobody else is told: what strangers may read has `public_name` of it; what was under way is said again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
@@ -26,7 +27,7 @@ from tidegate.protocol.messages import VERSION, Message, decode, encode
 
 __all__ = [
     "HELLO", "MAX_BYTES", "MAX_FRAMES", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame",
-    "parse_hello", "parse_welcome",
+    "parse_hello", "parse_welcome", "public_name",
 ]  # fmt: skip
 
 HELLO, WELCOME, MESSAGE = b"hello", b"welcome", b"message"
@@ -68,6 +69,11 @@ class Welcome(msgspec.Struct, frozen=True):
     incarnation: int
     digest: str
     refused: str = ""
+
+
+def public_name(life: int) -> str:
+    """What anybody may call the life of a server by: the same for the same, and no way back to its incarnation."""
+    return hashlib.blake2b(life.to_bytes(16, "little", signed=True), digest_size=6).hexdigest()
 
 
 def frame(value: Hello | Welcome) -> bytes:

@@ -266,12 +266,12 @@ class DecodeCore:
     def _part(self, life: int) -> None:
         """The process of that Prefill has ended: what was read of it has failed."""
         runs = self.peers.leave(life)
-        log.warning("Prefill %d is gone", life)
+        log.warning("Prefill %s is gone", control.public_name(life))
         if self.hands is not None:
             self.hands.left(life)
         for attempt in [attempt for attempt in self.wanted if self._run_of(attempt) in runs]:
             self.deserted.add(attempt)
-            self.abort(attempt, f"Prefill {life}, which served it, is gone")
+            self.abort(attempt, f"Prefill {control.public_name(life)}, which served it, is gone")
 
     def _run_of(self, attempt: int) -> int:
         """The run that it is bound to; 0 if there is none yet."""

@@ -261,7 +261,7 @@ class Proxy:
             wants = f"Decode to answer {len(entry.prompts)} prompts, of which {announced} have been sent to a Prefill"
             waits.append(Wait("answer", name, wants, now - entry.since))
         servers = {"prefill": self.prefillers.urls, "decode": self.decoders.urls}
-        return json_response(Status("proxy", os.getpid(), 0, LIMIT, tuple(waits), servers=servers))
+        return json_response(Status("proxy", os.getpid(), "", LIMIT, tuple(waits), servers=servers))
 
     def _measured(self) -> list[Sample]:
         kinds = (("prefill", self.prefillers), ("decode", self.decoders))
