@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tidegate.engine.control import public_name
 from tidegate.engine.decode_told import Wanted
 from tidegate.engine.http.asking import Retries
 from tidegate.engine.http.bodies import PrefillParams, prompt_digest
@@ -88,7 +89,7 @@ class Admission:
 
     def _status(self) -> Status:
         watch = self._core.watch
-        return Status("decode", os.getpid(), self._engine.incarnation, watch.limit, watch.waits())
+        return Status("decode", os.getpid(), public_name(self._engine.incarnation), watch.limit, watch.waits())
 
     def _measured(self) -> list[Sample]:
         worker = self._worker

@@ -5,14 +5,15 @@ its memory is served; Decode maps that memory, checks the layout, and only then 
 mapped.  So a WELCOME is the positive word of this very Decode process that it holds the layout; START follows it, and every
 READY rests on it.  A peer of another version, or whose layout does not fit, is refused with the reason.  Messages that are due at one
 moment go as one multipart, [MESSAGE, one, two, ...], and are taken one by one: what is wrong with one concerns no other.
-A message beyond MAX_BYTES, which none of ours can be, ends the connection that it comes by before it takes memory, and what is not taken
-yet waits at its sender.
+A frame beyond MAX_BYTES, which none of ours can be, ends the connection that it comes by before it takes memory; a multipart of more
+than MAX_FRAMES is dropped whole; and what is not taken yet waits at its sender.
 A connection that broke is made anew, and is the same peer's: Prefill's address is its incarnation, which only those that it has greeted
-know; what was under way is said again.
+know, and which nobody else is told: what strangers may read has `public_name` of it; what was under way is said again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
@@ -20,19 +21,22 @@ import msgspec
 import zmq
 from msgspec import Meta
 
+from tidegate.engine.token import configured_token, guard, present
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
 
 __all__ = [
-    "HELLO", "MAX_BYTES", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame", "parse_hello",
-    "parse_welcome",
+    "HELLO", "MAX_BYTES", "MAX_FRAMES", "MESSAGE", "WELCOME", "Hello", "Outbox", "Welcome", "bind", "connect", "each", "frame",
+    "parse_hello", "parse_welcome", "public_name",
 ]  # fmt: skip
 
 HELLO, WELCOME, MESSAGE = b"hello", b"welcome", b"message"
 MAX_BYTES = 16 << 20
 """Of one frame; as of one HTTP body, which carries the longest prompt."""
 MAX_UNREAD = 1000
-"""Messages of one sender that wait here."""
+"""Multiparts of one sender that wait here."""
+MAX_FRAMES = 1000
+"""Messages of one multipart; whoever has more to say says them in several."""
 
 
 T = TypeVar("T", bound="Hello | Welcome")
@@ -71,6 +75,11 @@ class Welcome(msgspec.Struct, frozen=True):
     refused: str = ""
     readers: tuple[tuple[int, int], ...] = ()
     namespace: int = 0
+
+
+def public_name(life: int) -> str:
+    """What anybody may call the life of a server by: the same for the same, and no way back to its incarnation."""
+    return hashlib.blake2b(life.to_bytes(16, "little", signed=True), digest_size=6).hexdigest()
 
 
 def frame(value: Hello | Welcome) -> bytes:
@@ -116,12 +125,19 @@ class Outbox:
     def flush(self, *address: bytes) -> None:
         """Send them all.  address: the peer's, where the socket has several."""
         if self._waiting:
-            bodies, self._waiting = self._waiting, []
-            self._socket.send_multipart([*address, MESSAGE, *(self._noise(bodies) if self._noise else bodies)])
+            waiting, self._waiting = self._waiting, []
+            bodies = self._noise(waiting) if self._noise else waiting
+            for first in range(0, len(bodies), MAX_FRAMES):
+                self._socket.send_multipart([*address, MESSAGE, *bodies[first : first + MAX_FRAMES]])
 
 
 def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callable[[RemoteProtocolError], None]) -> None:
-    """`take` each message of one multipart; `drop` is told of those that break the protocol."""
+    """`take` each message of one multipart; `drop` is told of those that break the protocol.  RemoteProtocolError, with nothing taken, for
+    a multipart without measure.
+    """
+    if len(bodies) > MAX_FRAMES:
+        raise RemoteProtocolError(f"{len(bodies)} messages at once: at most {MAX_FRAMES} are taken", machine="control", state="-",
+                                  event=bodies[0][:16])  # fmt: skip
     for body in bodies:
         try:
             take(decode(body))
@@ -138,9 +154,18 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[by
     return socket
 
 
-def bind(context: zmq.Context[zmq.Socket[bytes]], port: int) -> tuple[zmq.Socket[bytes], int]:
-    """(ROUTER, its port) on loopback; OSError naming the port if it is taken."""
+Guard = tuple["zmq.Socket[bytes]", Callable[[list[bytes]], None]]
+"""A socket, and what is to be done with each thing that comes by it."""
+
+
+def bind(context: zmq.Context[zmq.Socket[bytes]], port: int, guards: list[Guard] | None = None) -> tuple[zmq.Socket[bytes], int]:
+    """(ROUTER, its port) on loopback; OSError naming the port if it is taken.
+
+    guards: where the deployment has a token, gets what the ROUTER's owner must own beside it; left out: anybody may connect.
+    """
     socket = _socket(context, zmq.ROUTER)
+    if guards is not None and (made := guard(context, socket, configured_token())) is not None:
+        guards.append(made)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # this side may not have noticed yet that the old connection is gone
     try:
         if not port:
@@ -159,6 +184,7 @@ def connect(
     another one after each break.
     """
     socket = _socket(context, zmq.DEALER)
+    present(socket, configured_token())
     if incarnation:
         socket.setsockopt(zmq.ROUTING_ID, b"prefill-%x" % incarnation)
     if ":" in host:

@@ -80,8 +80,7 @@ class DecodeCore:
 
     def new_attempt(self, wanted: Wanted) -> int:
         """Queue it for memory; its nonce.  ValueError where it can never have enough."""
-        if not wanted.prompt or wanted.new_tokens < 0:
-            raise ValueError(f"{len(wanted.prompt)} tokens and room for {wanted.new_tokens} new ones: a prompt has at least 1, room 0")
+        wanted.check()
         attempt = next(self._nonces)
         self.memory.ask(attempt, len(wanted.prompt) + wanted.new_tokens)
         self.wanted[attempt] = wanted

@@ -106,7 +106,8 @@ class DecodeEngine(DecodeRows):
         self.incarnation, self._recorder = secrets.randbits(62) + 1, recorder
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            socket, self.port = control.bind(self._context, port)
+            guards: list[control.Guard] = []
+            socket, self.port = control.bind(self._context, port, guards)
             self.memory = DecodeMemory(kinds, layers=layers, blocks=blocks, block_size=block_size, rows=rows, hot=hot, poison=poison,
                                        files=files)  # fmt: skip
         except BaseException:
@@ -127,6 +128,8 @@ class DecodeEngine(DecodeRows):
         self._on_crash, self._crashed, self._say = on_crash, False, say
         self.owner = Owner("decode-session", socket, on_frames=self.core.frames, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
+        for one in guards:
+            self.owner.add(*one)
         self.core.post, self.core.drop = self.owner.post, self.owner.drop
         self._told = self.core.listener = Told(self.core)
         if hands is not None:

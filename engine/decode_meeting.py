@@ -1,8 +1,9 @@
 """The memory of those that say HELLO, fetched beside the owner's thread: whoever serves it may take long, or be nobody's friend.
 
-Rules: an address that a stranger names costs a thread and nothing else: nobody who is served already waits for it; one HELLO of a life is
-looked into at a time, and few lives at once; what is dropped is said again by whoever means it; what has been fetched when nobody wants it
-any more is let go of.
+Rules: an address that a stranger names costs a thread and nothing else: nobody who is served already waits for it; a life is believed when
+the memory that it names is handed over by this very life, which it names there too, so an invented one holds nothing; one HELLO of a life,
+and one of an address, is looked into at a time, and few at once; what is dropped is said again by whoever means it; what has been fetched
+when nobody wants it any more is let go of.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def fetch(hello: Hello, topology: Topology) -> list[SharedMemory]:
     try:
         for served in hello.memories:
             memories.append(fetch_memory(served))
+            if memories[0].life != hello.incarnation:
+                raise ValueError(f"memory at {hello.memory!r} is not of that life: only the Prefill that serves it speaks for it")
     except BaseException:
         for memory in memories:
             memory.close()
@@ -45,14 +48,17 @@ class Meetings:
 
     def __init__(self, topology: Topology, post: Callable[[Callable[[], Any]], None]) -> None:
         self._topology, self._post = topology, post
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, str] = {}  # life -> where its memory is said to be
         self._closed, self._lock = False, threading.Lock()
 
     def begin(self, hello: Hello, then: Callable[[Fetched], None]) -> None:
-        """Have the owner's thread call `then` with what came of it; nothing happens where that life, or too many, are looked into now."""
-        if hello.incarnation in self._under_way or len(self._under_way) >= AT_ONCE:
+        """Have the owner's thread call `then` with what came of it; nothing happens where that life, that address, or too many, are looked
+        into now.
+        """
+        now = self._under_way
+        if hello.incarnation in now or hello.memory in now.values() or len(now) >= AT_ONCE:
             return
-        self._under_way.add(hello.incarnation)
+        now[hello.incarnation] = hello.memory
         threading.Thread(target=self._fetch, args=(hello, then), name="memory-fetch", daemon=True).start()
 
     def close(self) -> None:
@@ -75,5 +81,5 @@ class Meetings:
                     memory.close()
 
     def _tell(self, life: int, done: Future[Sequence[SharedMemory]], then: Callable[[Fetched], None]) -> None:
-        self._under_way.discard(life)
+        del self._under_way[life]
         then(done.result)

@@ -86,7 +86,8 @@ class Peer:
         may be copied.
         """
         if ready.incarnation != self.incarnation:
-            raise ValueError(f"READY is of incarnation {ready.incarnation}, the mapped memory of {self.incarnation}")
+            of, mapped = control.public_name(ready.incarnation), control.public_name(self.incarnation)
+            raise ValueError(f"READY is of Prefill {of}, the mapped memory of {mapped}")
         table, layout = self.tables.of(ready), self.memories[0].layout  # every rank's: one digest
         return checked_parts(
             Announced(ready, table, layout, self._own_memory, destination, prompt, self._compared, self.topology)

@@ -127,13 +127,13 @@ class Peers:
     def said(self, run: int = 0) -> str:
         """Whose run it is, in words; whoever may begin one, for 0."""
         if run:
-            return f"Prefill {self.life_of(run)}"
-        return f"Prefill {' or '.join(map(str, self.lives))}" if self.lives else "any Prefill: none has introduced itself"
+            return f"Prefill {control.public_name(self.life_of(run))}"
+        return f"Prefill {' or '.join(map(control.public_name, self.lives))}" if self.lives else "any Prefill: none has introduced itself"
 
     def parts(self, ready: Ready, destination: Destination, prompt: int) -> list[Part]:
         """As `Peer.parts`, of the one that announced its run; ValueError too where that one has gone."""
         if (peer := self.lives.get(self.life_of(ready.transfer.run))) is None:
-            raise ValueError(f"Prefill {ready.incarnation}, which announced it, has gone")
+            raise ValueError(f"Prefill {control.public_name(ready.incarnation)}, which announced it, has gone")
         return peer.parts(ready, destination, prompt)
 
     # ---- what they are told ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tidegate.protocol.messages import Message, Start
+from tidegate.protocol.messages import MAX_NAME, MAX_TOKENS, Message, Start, nameable
 
 __all__ = ["Failed", "Listener", "Told", "Wanted"]
 
@@ -21,6 +21,15 @@ class Wanted(msgspec.Struct, frozen=True):
     request: str
     prompt: tuple[int, ...]
     new_tokens: int
+
+    def check(self) -> None:
+        """ValueError for what no message can say."""
+        if not self.prompt or self.new_tokens < 0:
+            raise ValueError(f"{len(self.prompt)} tokens and room for {self.new_tokens} new ones: a prompt has at least 1, room 0")
+        if len(self.prompt) > MAX_TOKENS:
+            raise ValueError(f"a prompt of {len(self.prompt)} tokens: a message carries at most {MAX_TOKENS}, send fewer")
+        if not nameable(self.request):
+            raise ValueError(f"request {self.request[:50]!r}: a message carries names of at most {MAX_NAME} characters of text")
 
 
 class Failed(NamedTuple):

@@ -3,7 +3,7 @@
 Rules: nobody else touches the session; other threads `post` a call, or `ask` and wait for its answer; the thread sleeps in one
 poll on the sockets, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
 error in an asked one goes to the asker, and when the thread ends nobody is left waiting for an answer; a message that breaks the
-protocol is counted, logged and dropped.
+protocol is counted and dropped, and the first of each second are logged: nobody fills a disk with them.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ class _Answer(Generic[T]):
         return self._value
 
 
+MOST = 200
+"""Multiparts of one socket that are taken before everything else has its turn."""
+LOGGED = 20
+"""Dropped messages of one second that are logged; all are counted."""
 EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enumerations they take six times as long to ask
 
 
@@ -105,6 +109,7 @@ class Owner:
         self._asked_lock = threading.Lock()
         self._ended = ""  # why nobody answers any more
         self.refused = 0
+        self._second, self._logged = 0, 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -194,7 +199,10 @@ class Owner:
                     answer.fail(RuntimeError(why))
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while socket in self._sockets and _has_frames(socket):  # it may be removed by what came through it
+        """What is there, but no more than MOST at a time: whoever never stops talking keeps neither calls nor the clock waiting."""
+        for _ in range(MOST):
+            if socket not in self._sockets or not _has_frames(socket):  # it may be removed by what came through it
+                return
             frames = socket.recv_multipart(zmq.NOBLOCK)
             try:
                 self._sockets[socket](frames)
@@ -202,6 +210,10 @@ class Owner:
                 self.drop(error)
 
     def drop(self, error: RemoteProtocolError) -> None:
-        """A message broke the protocol: count and log it.  In the owner's thread."""
+        """A message broke the protocol: count it, and log it if few have been.  In the owner's thread."""
         self.refused += 1
-        log.warning("dropped a message: %s", error)
+        if (second := int(time.monotonic())) != self._second:
+            self._second, self._logged = second, 0
+        self._logged += 1
+        if self._logged <= LOGGED:
+            log.warning("dropped a message (%d so far): %s", self.refused, error)

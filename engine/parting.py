@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from tidegate.engine.control import public_name
+
 if TYPE_CHECKING:
     from tidegate.engine.decode_core import DecodeCore
 
@@ -40,13 +42,13 @@ class Partings:
     def _part(self, life: int) -> None:
         core = self._core
         core.peers.leave(life)
-        log.warning("Prefill %d is gone", life)
+        log.warning("Prefill %s is gone", public_name(life))
         if core.hands is not None:
             core.hands.left(life)
         due = core.session.may_hear(life)
         for attempt in core.session.depends_on(life):
             self.deserted.add(attempt)
-            core.abort(attempt, f"Prefill {life}, which served it, is gone")
+            core.abort(attempt, f"Prefill {public_name(life)}, which served it, is gone")
         self._untold.append(life)
         if due:
             self.met()

@@ -99,7 +99,8 @@ class PrefillEngine(PrefillCalls):
         )  # fmt: skip
         self.owner = Owner("prefill-session", None, on_frames=None, on_tick=self.core.tick, after=self.core.look,
                            on_crash=self._crash, tick=resend_seconds)  # fmt: skip
-        self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}")  # which all may read: not the incarnation
+        # the address all may read, the incarnation only whoever is handed the memory
+        self._server = MemoryServer(memory, f"tidegate-{os.getpid()}-{secrets.token_hex(8)}", self.incarnation)
         self.hello = Hello(VERSION, self.incarnation, memory.layout.digest, self._server.address, tuple(other.memory for other in others))
 
     # ---- from any thread -------------------------------------------------------------------------------------------

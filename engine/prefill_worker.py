@@ -16,6 +16,7 @@ from pathlib import Path
 import zmq
 
 from tidegate.engine.config import RunConfig
+from tidegate.engine.control import public_name
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.faults import Injector
 from tidegate.engine.hands import Hands
@@ -109,7 +110,7 @@ class PrefillWorker:
 
     def _status(self) -> Status:
         watch, mode = self.engine.core.watch, "read_lease" if self.config.read_lease else "seed"
-        return Status("prefill", os.getpid(), self.engine.incarnation, watch.limit, watch.waits(), mode)
+        return Status("prefill", os.getpid(), public_name(self.engine.incarnation), watch.limit, watch.waits(), mode)
 
     def serve(self) -> None:
         """Compute step after step until the parent says stop."""

@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 import numpy as np
@@ -34,11 +34,22 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_
 MAX_LAYOUT_BYTES = 1 << 20
 
 
+class Served(msgspec.Struct, frozen=True):
+    """What goes with the descriptor.  life: incarnation of the Prefill whose memory it is; 0 where nobody asks."""
+
+    layout: SlotLayout
+    life: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+
 class SharedMemory:
-    """Layer memory: `allocate` makes it (writable, Prefill), `map` reads what another process made (Decode)."""
+    """Layer memory: `allocate` makes it (writable, Prefill), `map` reads what another process made (Decode).
+
+    life: of whom it is, as the one who served it says.
+    """
 
     def __init__(self, fd: int, layout: SlotLayout, mapping: mmap.mmap) -> None:
         self.layout, self._fd, self._map = layout, fd, mapping
+        self.life = 0
         self.bytes: Bytes = np.frombuffer(mapping, np.uint8)
         self._views: dict[tuple[int, int | None], dict[str, torch.Tensor]] = {}
 
@@ -147,10 +158,13 @@ def layer_memory(layout: SlotLayout, buffers: Sequence[torch.Tensor] | None = No
 
 
 class MemoryServer:
-    """Hands the memory to whoever of the same user connects to `address` (an abstract Unix socket)."""
+    """Hands the memory to whoever of the same user connects to `address` (an abstract Unix socket), and says whose it is.
 
-    def __init__(self, memory: SharedMemory, address: str) -> None:
-        self.address, self._memory = address, memory
+    life: the incarnation of this Prefill, which nobody else is told: who names this address and another life does not speak for it.
+    """
+
+    def __init__(self, memory: SharedMemory, address: str, life: int = 0) -> None:
+        self.address, self._memory, self._life = address, memory, life
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind("\0" + address)
@@ -177,7 +191,7 @@ class MemoryServer:
             with peer, contextlib.suppress(OSError):  # a peer that went away concerns nobody else
                 peer.settimeout(5)
                 if _user(peer) == os.geteuid():
-                    send_memory(peer, self._memory)
+                    send_memory(peer, self._memory, self._life)
 
     def close(self) -> None:
         self._closed.set()
@@ -189,14 +203,14 @@ class MemoryServer:
 
 def is_served(address: str) -> bool:
     """Does anybody serve memory at `address`?  The system takes the address away when its process ends, and not before."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # one that is stopped takes nobody, and after a while no connection fits any more
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)  # one that is stopped takes nobody, and after a while no connection fits any more
             probe.connect("\0" + address)
-        except ConnectionRefusedError:
-            return False
-        except OSError:  # busy, or stopped: it is there
-            return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # busy, or stopped: it is there; or this process has no descriptor left to ask with, and will ask again
+        return True
     return True
 
 
@@ -206,9 +220,9 @@ def _user(peer: socket.socket) -> int:
     return user
 
 
-def send_memory(peer: socket.socket, memory: SharedMemory) -> None:
-    """Send layout and descriptor over a connected Unix socket."""
-    body = msgspec.json.encode(memory.layout)
+def send_memory(peer: socket.socket, memory: SharedMemory, life: int = 0) -> None:
+    """Send layout, `life` and descriptor over a connected Unix socket."""
+    body = msgspec.json.encode(Served(memory.layout, life))
     fd = memory.reader_fd()
     try:
         socket.send_fds(peer, [struct.pack("!I", len(body))], [fd])
@@ -240,11 +254,13 @@ def receive_memory(peer: socket.socket, until: float | None = None) -> SharedMem
             if not piece:
                 raise ValueError(f"the peer closed after {len(body)} of {size} bytes of its layout")
             body += piece
-        layout = msgspec.json.decode(bytes(body), type=SlotLayout)
+        served = msgspec.json.decode(bytes(body), type=Served)
     except BaseException:
         os.close(fds[0])
         raise
-    return SharedMemory.map(fds[0], layout)
+    memory = SharedMemory.map(fds[0], served.layout)
+    memory.life = served.life
+    return memory
 
 
 def _hurry(peer: socket.socket, until: float | None) -> None:

@@ -22,7 +22,9 @@ import msgspec
 
 from tidegate.engine.endings import Ending
 from tidegate.engine.http.bodies import Instance
+from tidegate.engine.http.errors import error_of
 from tidegate.engine.http.server import LOOPBACK
+from tidegate.engine.token import bearer, configured_token
 from tidegate.engine.worker_io import Drains, Line, discard
 
 __all__ = ["Joined", "Standing"]
@@ -39,7 +41,7 @@ class Joined:
         self._every = every
         self._url, self._content = f"{proxy.rstrip('/')}/v1/instances", msgspec.json.encode(instance)
         self._left = threading.Event()
-        self._client = httpx.Client(timeout=5.0, trust_env=False, headers={"Content-Type": "application/json"})
+        self._client = httpx.Client(timeout=5.0, trust_env=False, headers={"Content-Type": "application/json"} | bearer(configured_token()))
         self._thread = threading.Thread(target=self._run, name="join", daemon=True)
         self._thread.start()
 
@@ -51,18 +53,20 @@ class Joined:
         self._client.close()
 
     def _run(self) -> None:
-        well: bool | None = None
+        before: str | None = None
         while not self._left.is_set():
-            if (now := self._say("POST")) != well:
-                log.info("joined %s", self._url) if now else log.warning("%s does not take us; trying on", self._url)
-                well = now
+            if (now := self._say("POST")) != before:
+                log.warning("%s does not take us: %s; trying on", self._url, now) if now else log.info("joined %s", self._url)
+                before = now
             self._left.wait(self._every)
 
-    def _say(self, method: str) -> bool:
+    def _say(self, method: str) -> str:
+        """"" if it was heard, else why not."""
         try:
-            return self._client.request(method, self._url, content=self._content).status_code == 200
-        except httpx.TransportError:
-            return False
+            answer = self._client.request(method, self._url, content=self._content)
+        except httpx.TransportError as error:
+            return f"{type(error).__name__} {error}".rstrip()
+        return "" if answer.status_code == 200 else error_of(answer.status_code, answer.content).message
 
 
 class Standing:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.engine.control import public_name
 from tidegate.kernels.copy import Offsets
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import Blocks, Ready, TransferId
@@ -79,8 +80,8 @@ class StepTable:
         """ValueError unless it is the list of READY's own step."""
         of, own = ready.transfer, (self.run, self.chunk, self.member, self.incarnation)
         if own != (of.run, of.chunk, of.member, ready.incarnation):
-            raise ValueError(f"READY of {of}, incarnation {ready.incarnation}, names the blocks of run {self.run} chunk {self.chunk} "
-                             f"member {self.member}, incarnation {self.incarnation}")  # fmt: skip
+            raise ValueError(f"READY of {of}, Prefill {public_name(ready.incarnation)}, names the blocks of run {self.run} "
+                             f"chunk {self.chunk} member {self.member}, Prefill {public_name(self.incarnation)}")  # fmt: skip
 
 
 class StepTables:

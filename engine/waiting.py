@@ -55,13 +55,14 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 class Status(msgspec.Struct, frozen=True):
     """What `GET /status` answers.
 
+    life: a name for this life of the server, and not its incarnation, which is told to peers only; "" for a proxy.
     mode: seed or read_lease on Prefill; limit: seconds after which a wait makes the server unwell; waits: the oldest first; servers: on
     the proxy, the addresses of those that it asks, by role.
     """
 
     role: str
     pid: int
-    incarnation: int
+    life: str
     limit: float
     waits: tuple[Wait, ...]
     mode: str = ""

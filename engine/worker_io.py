@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import msgspec
 
 from tidegate.engine.endings import FAILED, ORPHANED, end_with_any_thread
+from tidegate.engine.errors import ConfigError
 
 __all__ = ["FAILED", "Drains", "Host", "Line", "Parent", "discard", "run_worker"]
 
@@ -150,6 +151,6 @@ def run_worker(role: str, body: Callable[[Parent], None]) -> None:
     try:
         body(parent)
     except Exception as error:
-        if not isinstance(error, OSError):  # the text of an OSError is made for users; others are ours to find
+        if not isinstance(error, OSError | ConfigError):  # whose text is made for users; others are ours to find
             logging.getLogger(__name__).exception("the worker failed")
         parent.fail(f"{role}: {error}")

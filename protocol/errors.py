@@ -9,6 +9,9 @@ from __future__ import annotations
 __all__ = ["LocalProtocolError", "ProtocolError", "RemoteProtocolError"]
 
 
+LONGEST = 1000
+
+
 class ProtocolError(Exception):
     """An event that a machine or a message rule refuses.
 
@@ -18,10 +21,16 @@ class ProtocolError(Exception):
 
     def __init__(self, rule: str, *, machine: str, state: object, event: object, story: tuple[str, ...] = ()) -> None:
         self.rule, self.machine, self.state, self.event, self.story = rule, machine, state, event, story
-        lines = [f"{machine}: {event} is refused: {rule}", f"  state: {state}"]
+        lines = [f"{machine}: {_short(event)} is refused: {rule}", f"  state: {_short(state)}"]
         if story:
             lines.append("  before this: " + "; ".join(story))
         super().__init__("\n".join(lines))
+
+
+def _short(value: object) -> str:
+    """A peer decides how long it is, and whoever reads the log how much of it there is room for."""
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
 
 class LocalProtocolError(ProtocolError):

@@ -45,9 +45,9 @@ class Prefill:
     def __init__(self, port: int, layout: SlotLayout, *, seed: int = 1) -> None:
         self.memory, self._port = SharedMemory.allocate(layout), port
         self.memory.bytes[:] = np.random.default_rng(seed).integers(0, 100, self.memory.bytes.size)
-        self._server = MemoryServer(self.memory, f"tidegate-test-{os.getpid()}-{next(COUNT)}")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.incarnation = 11 + next(COUNT)
+        self._server = MemoryServer(self.memory, f"tidegate-test-{os.getpid()}-{next(COUNT)}", self.incarnation)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.told: dict[int, Blocks] = {}
         self._heard: list[bytes] = []
         self._hello = control.Hello(VERSION, self.incarnation, layout.digest, self._server.address)

@@ -74,7 +74,7 @@ class DecodeServer:
         self.measure, self.inquire = measure, inquire
         routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
                   ("GET", "/status", self.status)]
-        self.server = HttpServer("decode", routes, port=port, max_body=max_body)
+        self.server = HttpServer("decode", routes, port=port, max_body=max_body, inner=(WORK,))
 
     async def completions(self, request: Request) -> Response:
         """The proxy's request; answered when every prompt has its tokens, or one has failed."""

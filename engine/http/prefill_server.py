@@ -60,7 +60,7 @@ class PrefillServer:
         self.inquire = inquire
         routes = [("POST", WORK, self.completions), ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
                   ("GET", "/status", self.status)]
-        self.server = HttpServer("prefill", routes, port=port, max_body=max_body)
+        self.server = HttpServer("prefill", routes, port=port, max_body=max_body, inner=(WORK,))
 
     async def completions(self, request: Request) -> Response:
         """The proxy's request; answered when the run is over."""

@@ -94,7 +94,7 @@ class Proxy:
                   ("POST", "/v1/instances", self.join), ("DELETE", "/v1/instances", self.leave),
                   ("GET", "/health", self.health), ("GET", "/metrics", self.metrics),
                   ("GET", "/status", self.status)]  # fmt: skip
-        self.server = HttpServer("proxy", routes, port=config.port, max_body=config.max_body)
+        self.server = HttpServer("proxy", routes, port=config.port, max_body=config.max_body, inner=("/v1/metaserver", "/v1/instances"))
 
     def start(self) -> None:
         self.server.start()
@@ -146,7 +146,10 @@ class Proxy:
         return Response(response.content, 200, {"X-Request-Id": name}, "application/json")
 
     async def _ask(self, servers: Servers, body: object, request_id: str) -> tuple[str, httpx.Response]:
-        return await ask(self.server.client, servers, "/v1/completions", body, retries=self.retries, request_id=request_id)
+        url, response = await ask(self.server.client, servers, "/v1/completions", body, retries=self.retries, request_id=request_id)
+        if response.status_code == 401:  # whoever asked us has shown what there is to show
+            raise Refusal(502, f"{url} does not hear this proxy: {error_of(401, response.content).message}", request_id)
+        return url, response
 
     # ---- Decode ---------------------------------------------------------------------------------------------------
 
@@ -258,7 +261,7 @@ class Proxy:
             wants = f"Decode to answer {len(entry.prompts)} prompts, of which {announced} have been sent to a Prefill"
             waits.append(Wait("answer", name, wants, now - entry.since))
         servers = {"prefill": self.prefillers.urls, "decode": self.decoders.urls}
-        return json_response(Status("proxy", os.getpid(), 0, LIMIT, tuple(waits), servers=servers))
+        return json_response(Status("proxy", os.getpid(), "", LIMIT, tuple(waits), servers=servers))
 
     def _measured(self) -> list[Sample]:
         kinds = (("prefill", self.prefillers), ("decode", self.decoders))

@@ -15,7 +15,7 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tidegate.engine.http.errors import Refusal
+from tidegate.engine.token import bearer, configured_token, is_bearer
 
 __all__ = ["LOOPBACK", "Answer", "ClientGone", "HttpServer", "Probe", "Refused", "json_response", "listen", "probed",
            "while_connected"]  # fmt: skip
@@ -133,12 +134,16 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """Serves `routes` ((method, path, handler) triples) on `port` of loopback (0: any free one) from `start` to `stop`.
 
-    what: whose server, for messages and the thread's name; max_body: bytes.  counts: answers by status, for anyone to read;
-    client: for asking other servers from a handler.
+    what: whose server, for messages and the thread's name; max_body: bytes; inner: paths by which only servers of this deployment
+    come, and must show its token if it has one.  counts: answers by status, for anyone to read; client: for asking other servers from a
+    handler.  ConfigError for a token that is no good.
     """
 
-    def __init__(self, what: str, routes: Sequence[tuple[str, str, Handler]], *, port: int = 0, max_body: int = 16 << 20) -> None:
-        self.what, self.max_body = what, max_body
+    def __init__(
+        self, what: str, routes: Sequence[tuple[str, str, Handler]], *, port: int = 0, max_body: int = 16 << 20,
+        inner: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.what, self.max_body, self._inner, self._token = what, max_body, frozenset(inner), configured_token()
         self.counts: Counter[int] = Counter()
         self.draining = False
         self._open, self._idle = 0, threading.Condition()
@@ -219,7 +224,8 @@ class HttpServer:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_SECONDS / 2)
         timeout = httpx.Timeout(None, connect=5.0)  # how long an answer may take is decided by deadlines, not by sockets
         # trust_env: a proxy of the environment must not see traffic of this host
-        async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as self.client:
+        own = bearer(self._token)
+        async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False, headers=own) as self.client:
             yield
 
     # ---- requests -------------------------------------------------------------------------------------------------
@@ -243,6 +249,7 @@ class HttpServer:
     def _endpoint(self, handler: Handler) -> Handler:
         async def endpoint(request: Request) -> Response:
             try:
+                self._admit(request)
                 with self._working(request.url.path):
                     response = await handler(request)
             except Refusal as refusal:
@@ -255,6 +262,12 @@ class HttpServer:
             return response
 
         return endpoint
+
+    def _admit(self, request: Request) -> None:
+        """Refusal (401) of who comes where only ours do, and does not show that it is one."""
+        if request.url.path in self._inner and not is_bearer(request.headers.get("authorization", ""), self._token):
+            raise Refusal(401, f"this {self.what} hears servers of its own deployment here, and this one has not shown their token: "
+                               "start all with the same TIDEGATE_TOKEN_FILE")  # fmt: skip
 
     @contextlib.contextmanager
     def _working(self, path: str) -> Iterator[None]:

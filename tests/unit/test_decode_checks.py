@@ -68,7 +68,7 @@ CASES = {
     "scale dtype": Case("scale is int8 on Prefill and float32 on Decode", (*KINDS, kind("scale", "int8", 4)), (*KINDS, SCALE)),
     "something else": Case("Prefill has state in slot 1; Decode knows main, index", (*KINDS, kind("state", "float32", 1))),
     "slot": Case("layer 2 is announced in slot 0; in Prefill's layout it is in slot 1", ready={"slot": 0}),
-    "incarnation": Case(r"READY is of incarnation 3, the mapped memory of \d+", ready={"incarnation": 3}),
+    "incarnation": Case(r"READY is of Prefill [0-9a-f]{12}, the mapped memory of [0-9a-f]{12}", ready={"incarnation": 3}),
     "tokens above the prompt": Case("tokens 0..7 are announced by Prefill; the prompt at Decode has 6", ready={"stop": 7}),
     "tokens below zero": Case("tokens -1..6 are announced", ready={"start": -1, "blocks": (1, 5, 2)}),
     "no tokens": Case("tokens 4..4 are announced", ready={"start": 4, "stop": 4, "blocks": ()}),

@@ -12,6 +12,7 @@ import pytest
 from decode_tools import BLOCK, KINDS, PROMPT, SLOT_OF_LAYER, Prefill, both, layout_of
 
 from tidegate.engine import decode_peers
+from tidegate.engine.control import public_name
 from tidegate.engine.decode_engine import DecodeEngine
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.slot_layout import SlotLayout
@@ -177,7 +178,7 @@ def test_one_that_has_ended_fails_what_it_served_and_nothing_else() -> None:
         pair.prefills[1].close()
         pair.engine.owner.ask(pair.engine.core.tick)
         gone = pair.prefills[1].incarnation
-        assert pair.engine.failed() == [(pair.starts[1].attempt, f"Prefill {gone}, which served it, is gone")]
+        assert pair.engine.failed() == [(pair.starts[1].attempt, f"Prefill {public_name(gone)}, which served it, is gone")]
         assert list(pair.engine.core.peers.lives) == [pair.prefills[0].incarnation]
         with pytest.raises(ValueError, match="peer is not connected"):
             pair.engine.backend._checked(f"prefill-{gone:x}-0", [])

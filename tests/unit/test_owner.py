@@ -192,7 +192,7 @@ def meet(peers: Peers, hello: control.Hello) -> control.Welcome:
 @pytest.fixture
 def met() -> Iterator[tuple[Peers, control.Hello]]:
     memory, backend, context = SharedMemory.allocate(LAYOUT), ShmPull(), zmq.Context[zmq.Socket[bytes]]()
-    server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}")
+    server = MemoryServer(memory, f"tidegate-test-{threading.get_ident()}-{time.monotonic_ns()}", 11)
     peers = peers_of(backend, own_memory(), context)
     yield peers, control.Hello(VERSION, 11, LAYOUT.digest, server.address)
     server.close()

@@ -53,7 +53,7 @@ def test_what_is_not_late_is_not_news() -> None:
                   warn=said.append)  # fmt: skip
     watch.tick()
     assert [text.split(" has")[0] for text in said] == ["slot 1"]
-    status = Status("prefill", 1, 2, 4.0, watch.waits())
+    status = Status("prefill", 1, "2", 4.0, watch.waits())
     assert [wait.subject for wait in status.waits] == ["slot 1", "slot 0"]
     assert [wait.subject for wait in status.late] == ["slot 1"]
 
