@@ -20,6 +20,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
+from tidegate.engine.multipart import send
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
 
@@ -111,7 +112,7 @@ class Outbox:
         """Send them all.  address: the peer's, where the socket has several."""
         if self._waiting:
             bodies, self._waiting = self._waiting, []
-            self._socket.send_multipart([*address, MESSAGE, *(self._noise(bodies) if self._noise else bodies)])
+            send(self._socket, [*address, MESSAGE, *(self._noise(bodies) if self._noise else bodies)])
 
 
 def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callable[[RemoteProtocolError], None]) -> None:

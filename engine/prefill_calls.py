@@ -58,7 +58,7 @@ class PrefillCalls:
         lanes = [self.core.session.lanes.get(run.nonce, -run.nonce) for run, _ in parts]  # who is forgotten is in none
         if not parts or len(set(lanes)) < len(parts):
             raise ValueError(f"a step of {len(parts)} runs in lanes {lanes}: it has at least one, and each has a lane of its own (lanes=)")
-        new = self.owner.ask(partial(self._begun, parts))
+        new = self.owner.ask(partial(self._begun, parts), here=True)
         self._parts = new if _left(new) else []
         self._layer, self._phase = 0, "done"
         return [part.over or part.now for part in new]
@@ -182,7 +182,7 @@ class PrefillCalls:
             else:
                 asked[part.id] = part
         while asked:  # again after a failure of the engine, which the owner then tells of
-            for step, found in self.owner.ask(partial(self.core.claim, *asked)).wait().items():
+            for step, found in self.owner.ask(partial(self.core.claim, *asked), here=True).wait().items():
                 part = asked.pop(step)
                 if isinstance(found, RunOver):
                     part.over = found
@@ -215,7 +215,7 @@ class PrefillCalls:
     def _written(self, written: Sequence[Rows]) -> None:
         for rows in written:
             self._trace.write_ends(rows.step)
-        over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)))
+        over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)), here=True)
         if over and self._behind is None and self._hands is None:
             self._leave(over)
         for rows in written:
@@ -230,7 +230,7 @@ class PrefillCalls:
                 self._published.remove(rows.step)
                 self._trace.attend_ends(rows)
                 done.append(rows.step)
-        self.owner.post(partial(self.core.attended, *done))
+        self.owner.post(partial(self.core.attended, *done), here=True)
 
     # ---- runs that leave -------------------------------------------------------------------------------------------
 

@@ -293,7 +293,7 @@ class PrefillCore:
     def _admit(self) -> None:
         """Take back the room of runs that are over and that nobody reads; give it to those that wait."""
         self._poison()
-        for run in self.places.given_back(transfer.run for transfer, _ in self.answers.held()):
+        for run in self.places.given_back(self.answers.runs):
             self._teller.forget(run)
         for run in self.places.admitted():
             self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))

@@ -14,13 +14,13 @@ from tidegate.protocol.errors import RemoteProtocolError
 
 __all__ = [
     "VERSION", "Abort", "Blocks", "Committed", "Message", "ReadDone", "ReadFailed", "Ready", "Retire", "Retired", "Revoked",
-    "RunFailed", "Start", "TransferId", "decode", "encode",
+    "RunFailed", "Start", "TransferId", "decode", "encode", "run_of",
 ]  # fmt: skip
 
 VERSION = 2
 
 
-class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True):
+class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """One remote read: what member `member` of a contributor group offers of (`chunk`, `layer`) of prefill run `run`."""
 
     run: int
@@ -140,6 +140,14 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, tag="RETIRED"):
 
 
 Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed | Retire | Retired
+
+
+
+def run_of(message: Message) -> int:
+    """The run that `message` is about, by its own name or its transfer's; 0 if it names none."""
+    transfer = getattr(message, "transfer", None)
+    return int(getattr(message, "run", 0) if transfer is None else transfer.run)
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

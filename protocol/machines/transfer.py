@@ -18,6 +18,7 @@ sha256: 345b6b964c2c7d92cddecec518e16ec6789ade027cbf0217062f514e421d6cde
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -44,11 +45,13 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ()
 
 
+@cache
 def States() -> Set[State]:
     """[tla/machines/Transfer.tla:16]"""
     return Records(State, phase=frozenset(('idle', 'held', 'done', 'failed', 'revoked')))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/Transfer.tla:18]"""
     return State(phase='idle')
@@ -116,6 +119,7 @@ def Reply(s: State) -> str:
     return 'REVOKED'
 
 
+@cache
 def Events() -> Set[Event]:
     """[tla/machines/Transfer.tla:39]"""
     return Records(Event, op=frozenset(('Publish', 'Done', 'Fail', 'Revoke')))
