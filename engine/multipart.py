@@ -21,9 +21,9 @@ def has_frames(socket: zmq.Socket[bytes]) -> bool:
     return bool(cast(int, socket.get(EVENTS)) & POLLIN)
 
 
-def receive(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """The frames of the next message; zmq.Again if there is none."""
-    frame = socket.recv(NOBLOCK, copy=False)
+def receive(socket: zmq.Socket[bytes], *, wait: bool = False) -> list[bytes]:
+    """The frames of the next message; if there is none, wait for it, or raise zmq.Again."""
+    frame = socket.recv(0 if wait else NOBLOCK, copy=False)
     frames = [frame.bytes]
     while frame.more:
         frame = socket.recv(NOBLOCK, copy=False)  # a message comes whole

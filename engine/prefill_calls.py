@@ -95,7 +95,7 @@ class PrefillCalls:
         for part in going:
             part.id = TransferId(part.run.nonce, part.now.chunk, layer + 1)
         self._claim(going)
-        for part in _left(going):
+        for part in _left(going) if self._recorder.enabled else ():
             self._trace.write_begins(_rows(part))
         self._fill(_left(going))
         if self._hands is not None:
@@ -191,7 +191,7 @@ class PrefillCalls:
 
     def _fill(self, parts: Sequence[Part]) -> None:
         """Wait until the backed rows are in the slots; a run leaves whose rows cannot be had, for nobody else has them."""
-        backed = [part for part in parts if part.now.first < part.now.begin]
+        backed = [part for part in parts if part.now.first < part.run.backed]  # the pool has its first rows
         began, asked = time.monotonic(), []
         for part in backed:
             try:
@@ -213,7 +213,7 @@ class PrefillCalls:
         self._behind.run(call)
 
     def _written(self, written: Sequence[Rows]) -> None:
-        for rows in written:
+        for rows in written if self._recorder.enabled else ():
             self._trace.write_ends(rows.step)
         over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)), here=True)
         if over and self._behind is None and self._hands is None:
