@@ -131,7 +131,7 @@ class Owner:
         socket.close(linger=0)
 
     def post(self, call: Callable[[], Any], *, here: bool = False) -> None:
-        """Have `call` made soon, after everything posted before.  here: by this thread, and before it returns, where nobody has the turn."""
+        """Have `call` made soon, after everything posted before.  here: by this thread, before it returns, where nobody has the turn."""
         self._calls.append(call)
         if here and self._turn.acquire(blocking=False):
             self._take_turn()
@@ -159,11 +159,12 @@ class Owner:
         os.eventfd_write(self._wake, 1)
 
     def _take_turn(self) -> None:
-        """Do what the owner's thread would, which sleeps, with the calls that were posted; leave it the messages, and what grows too long."""
+        """Do what the owner's thread would, which sleeps, with the calls that were posted; leave it messages, and what grows too long."""
         self._holder, rest = threading.get_ident(), True
         try:
             for _ in range(ROUNDS):
-                self._make_calls()
+                for _ in range(len(self._calls)):
+                    self._calls.popleft()()
                 self._after()
                 if not self._calls:
                     break

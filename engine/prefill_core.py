@@ -131,7 +131,7 @@ class PrefillCore:
     def written(self, *steps: TransferId) -> dict[TransferId, RunOver]:
         """The rows of `steps` are in their slots: publish and save them, but for those returned, whose run has failed.
 
-        The gates are shut when this returns; what follows from that is carried out next, while the computing thread goes on.
+        The gates are shut when this returns; what follows from that is carried out next.
         """
         over: dict[TransferId, RunOver] = {}
         for step in steps:
