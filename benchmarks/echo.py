@@ -1,7 +1,7 @@
 """What a layer's three messages take by themselves: the yardstick of control_plane.py.
 
-A process of its own answers each READY with a READ_DONE over the sockets that the engines use; `Echo` sends COMMITTED for it.  The messages
-are the product's, encoded once; nobody looks into them.
+A process of its own answers each READY with a READ_DONE over the sockets that the engines use, as they use them; `Echo` sends COMMITTED for
+it.  The messages are the product's, encoded once; nobody looks into them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 import zmq
 
-from tidegate.engine import control
+from tidegate.engine import control, multipart
 from tidegate.protocol.messages import Committed, ReadDone, Ready, TransferId, encode
 
 BIG = 1 << 61  # as large as the nonces are
@@ -30,16 +30,17 @@ class Echo:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = control.connect(self._context, int(self._process.stdout.readline()))
 
-    def layers(self, count: int, *, in_flight: int) -> float:
-        """Seconds until `count` layers are acked."""
+    def layers(self, count: int, *, in_flight: int, together: int = 1) -> float:
+        """Seconds until `count` layers of `together` requests each are acked, those of all requests said in one breath."""
         began, sent = time.perf_counter(), min(count, in_flight)
+        ready, committed = [READY] * together, [COMMITTED] * together
         for _ in range(sent):
-            self._socket.send_multipart([control.MESSAGE, READY])
+            multipart.send(self._socket, [control.MESSAGE, *ready])
         for _ in range(count):
-            self._socket.recv_multipart()
+            multipart.receive(self._socket, wait=True)
             more = sent < count
             sent += more
-            self._socket.send_multipart([control.MESSAGE, COMMITTED, READY] if more else [control.MESSAGE, COMMITTED])
+            multipart.send(self._socket, [control.MESSAGE, *committed, *(ready if more else ())])
         return time.perf_counter() - began
 
     def close(self) -> None:
@@ -53,9 +54,9 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket, port = control.bind(context, 0)
     print(port, flush=True)
-    while (frames := socket.recv_multipart())[1] != b"end":
-        if frames[-1] == READY:
-            socket.send_multipart([frames[0], control.MESSAGE, DONE])
+    while (frames := multipart.receive(socket, wait=True))[1] != b"end":
+        if ready := frames.count(READY):
+            multipart.send(socket, [frames[0], control.MESSAGE, *[DONE] * ready])
     socket.close()
     context.term()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,21 +45,22 @@ class Rig:
     """layers over `buffers` shared slots (None: each has its own); prompts of `chunks` chunks of `chunk_tokens` tokens, `requests` of them
     on their way together.
 
-    copies: False for rows that are neither saved nor pulled.
+    copies: False for rows that are neither saved nor pulled; batched: all requests in one step, as servers do, or one after the other.
     """
 
     def __init__(
         self, *, layers: int, buffers: int | None, chunks: int, chunk_tokens: int, block_size: int, widths: dict[str, int], dtype: str,
-        requests: int = 1, copies: bool = True,
+        requests: int = 1, copies: bool = True, batched: bool = False,
     ) -> None:  # fmt: skip
-        self.layers, self.chunks, self.tokens, self.requests = layers, chunks, chunks * chunk_tokens, requests
+        self.layers, self.chunks, self.tokens, self.requests, self.batched = layers, chunks, chunks * chunk_tokens, requests, batched
         own = frozenset(range(1, layers + 1)) if buffers is None else frozenset()
         self.plan = SlotPlan.make(layers=layers, independent=own, buffers=buffers or 0)
         slots = [self.plan.slot_of(layer) for layer in range(1, layers + 1)]
         blocks = -(-self.tokens // block_size) * requests
         self.memory = layer_memory(plan_layout(slots, widths, dtype, blocks=blocks, block_size=block_size))
         self.memory.bytes[:] = 1
-        self.engine = PrefillEngine(self.memory, plan=self.plan, chunk_tokens=chunk_tokens, on_crash=lambda error: print(repr(error)))
+        self.engine = PrefillEngine(self.memory, plan=self.plan, chunk_tokens=chunk_tokens, lanes=requests if batched else 1,
+                                    on_crash=lambda error: print(repr(error)))  # fmt: skip
         self.pool = LocalPool(extent_layout(self.memory.layout), extents=blocks)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         kinds = tuple(RowKind(name, dtype, width) for name, width in widths.items())
@@ -77,18 +78,17 @@ class Rig:
         self.engine.open()
 
     def prefill(self, compute: Callable[[int, int], float] | None = None) -> float:
-        """The prompts, one after another; seconds from the first layer of the first until every layer of all is acknowledged.
+        """The prompts; seconds from the first layer of the first until every layer of all is acknowledged.
 
         compute: (chunk, layer) -> seconds that the layer's work takes, a fifth of them before its rows are written.
         """
         self._in.write("\n")
-        began = 0.0
-        for _ in range(self.requests):
-            run = self.engine.next_run()
-            assert run is not None
+        began, together = 0.0, self.requests if self.batched else 1
+        for _ in range(0, self.requests, together):
+            runs = [run for _ in range(together) if (run := self.engine.next_run()) is not None]
             began = began or time.perf_counter()
-            for chunk in range(1, run.chunks + 1):
-                self._chunk(run, chunk, compute)
+            for chunk in range(1, self.chunks + 1):
+                self._chunk(runs, chunk, compute)
         for _ in range(self.requests):
             if (verdict := self.engine.core.ended.get())[1] != "done":
                 raise RuntimeError(str(verdict))
@@ -97,12 +97,12 @@ class Rig:
             raise RuntimeError(said)
         return took
 
-    def _chunk(self, run: Run, chunk: int, compute: Callable[[int, int], float] | None) -> None:
+    def _chunk(self, runs: Sequence[Run], chunk: int, compute: Callable[[int, int], float] | None) -> None:
         engine = self.engine
-        engine.start(run, chunk)
+        engine.start_all([(run, chunk) for run in runs])
         for layer in range(self.layers):
             seconds = compute(chunk, layer) if compute else 0.0
-            engine.wait_for_layer(layer)
+            engine.wait_for_all(layer)
             self._work(seconds / 5)
             engine.kv_written(layer)
             self._work(seconds * 4 / 5)

@@ -21,6 +21,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
+from tidegate.engine.multipart import send
 from tidegate.engine.token import configured_token, guard, present
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
@@ -128,7 +129,7 @@ class Outbox:
             waiting, self._waiting = self._waiting, []
             bodies = self._noise(waiting) if self._noise else waiting
             for first in range(0, len(bodies), MAX_FRAMES):
-                self._socket.send_multipart([*address, MESSAGE, *bodies[first : first + MAX_FRAMES]])
+                send(self._socket, [*address, MESSAGE, *bodies[first : first + MAX_FRAMES]])
 
 
 def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callable[[RemoteProtocolError], None]) -> None:

@@ -251,20 +251,21 @@ class DecodeCore:
 
     def _take(self, peer: Peer, message: Message) -> None:
         self.peers.hear(peer, message)
-        if isinstance(message, Blocks):
+        if isinstance(message, Ready):
+            if peer.tables.knows(message):
+                effects = self.session.receive(message)
+                if (binding := self.session.bindings.get(message.attempt)) is not None and binding.run == message.transfer.run:
+                    self.peers.bound(binding.run)
+                self.execute(effects)
+        elif isinstance(message, Blocks):
             peer.tables.hear(message)
         elif isinstance(message, Retired):
             run = self._run_of(message.attempt)
             self.execute(self.session.receive(message))
             if not self.session.remembers(message.attempt):
                 self.peers.forget(run)
-        elif not isinstance(message, Ready):
+        else:
             self.execute(self.session.receive(message))
-        elif peer.tables.knows(message):
-            effects = self.session.receive(message)
-            if (binding := self.session.bindings.get(message.attempt)) is not None and binding.run == message.transfer.run:
-                self.peers.bound(binding.run)
-            self.execute(effects)
 
     def _run_of(self, attempt: int) -> int:
         """The run that it is bound to; 0 if there is none yet."""

@@ -25,7 +25,7 @@ from tidegate.engine.returning import is_dead
 from tidegate.engine.waiting import Wait
 from tidegate.protocol.effects import RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import Abort, Blocks, Message, Retire, Retired, RunFailed
+from tidegate.protocol.messages import Abort, Message, Retire, Retired, run_of
 
 __all__ = ["DecodeLinks"]
 
@@ -107,8 +107,7 @@ class DecodeLinks:
 
     def send(self, message: Message) -> None:
         """To the Decode that asked for the run which `message` is about; RETIRED to the one that retires."""
-        run = message.run if isinstance(message, RunFailed | Blocks) else _run_of(message)
-        link = self._heard if isinstance(message, Retired) else self._link_of[run]
+        link = self._heard if isinstance(message, Retired) else self._link_of[run_of(message)]
         if link is not None:
             link.out.add(message)
 
@@ -230,13 +229,7 @@ class DecodeLinks:
 
     def _check(self, link: Link, message: Message) -> None:
         """RemoteProtocolError for a message about a run of somebody else."""
-        runs = self._runs_of.get(message.attempt, set()) if isinstance(message, Abort | Retire) else {_run_of(message)}
+        runs = self._runs_of.get(message.attempt, set()) if isinstance(message, Abort | Retire) else {run_of(message)}
         if any(self._link_of.get(run, link) is not link for run in runs):
             raise RemoteProtocolError(f"{link} speaks about a run that another Decode asked for",
                                       machine="control", state=link.endpoint, event=message)  # fmt: skip
-
-
-def _run_of(message: Message) -> int:
-    """The run that a message names by its transfer; 0 if it names none."""
-    transfer = getattr(message, "transfer", None)
-    return 0 if transfer is None else int(transfer.run)

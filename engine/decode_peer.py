@@ -8,6 +8,7 @@ its incarnation; what READY says is compared, before anything is copied (`decode
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tidegate.engine import control
 from tidegate.engine.decode_checks import Announced, checked_parts
@@ -21,6 +22,7 @@ from tidegate.protocol.topology import ALONE, Topology
 __all__ = ["Peer", "peer_name"]
 
 
+@lru_cache(maxsize=256)
 def peer_name(life: int, rank: int) -> str:
     """What the pull backend calls a rank of that life of a Prefill."""
     return f"prefill-{life:x}-{rank}"

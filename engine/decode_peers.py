@@ -23,7 +23,7 @@ from tidegate.engine.fault_spec import MessageFaults
 from tidegate.engine.pool_client import pid_namespace, process_of
 from tidegate.engine.pull_shm import Part, ShmPull
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Blocks, Message, Ready, RunFailed, Start
+from tidegate.protocol.messages import VERSION, Message, Ready, Start, run_of
 from tidegate.protocol.topology import ALONE, Topology
 
 __all__ = ["MAX_PEERS", "Peers"]
@@ -103,7 +103,7 @@ class Peers:
 
     def hear(self, peer: Peer, message: Message) -> None:
         """`peer` says `message`, and is answered until the next is heard; RemoteProtocolError where it is about a run of another."""
-        if self._life_of.get(run := _run_of(message), peer.incarnation) != peer.incarnation:
+        if self._life_of.get(run := run_of(message), peer.incarnation) != peer.incarnation:
             raise RemoteProtocolError(f"Prefill {peer.incarnation} speaks about a run of Prefill {self._life_of[run]}",
                                       machine="control", state=run, event=message)  # fmt: skip
         self._heard = peer.incarnation
@@ -150,7 +150,7 @@ class Peers:
     def _concerned(self, message: Message) -> Sequence[int]:
         if isinstance(message, Start):
             return self._next()
-        if run := _run_of(message):
+        if run := run_of(message):
             return [life for life in (self.life_of(run),) if life in self.lives]
         return list(self.lives)
 
@@ -164,11 +164,3 @@ class Peers:
     def flush(self) -> None:
         for life, out in self._out.items():
             out.flush(self.lives[life].address)
-
-
-def _run_of(message: Message) -> int:
-    """The run that a message is about; 0 if it names none."""
-    if isinstance(message, RunFailed | Blocks):
-        return message.run
-    transfer = getattr(message, "transfer", None)
-    return 0 if transfer is None else int(transfer.run)

@@ -68,7 +68,7 @@ class OneRead:
         if first:
             how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
             for part in self._parts if outcome.ok else ():
-                core.pulled[kind_of(part.region)] += int(np.sum(part.length))
+                core.pulled[kind_of(part.region)] += int(np.add.reduce(part.length))
             core.execute(core.session.read_end(transfer, how, outcome.reason))
         elif outcome.stopped:
             core.execute(core.session.landed(transfer))

@@ -4,6 +4,10 @@ Rules: nobody else touches the session; other threads `post` a call, or `ask` an
 poll on the sockets, a wake-up descriptor and the next timer, and never spins; an error in a posted call ends the worker, an
 error in an asked one goes to the asker, and when the thread ends nobody is left waiting for an answer; a message that breaks the
 protocol is counted and dropped, and the first of each second are logged: nobody fills a disk with them.
+
+Whoever touches the session has the turn, which is one lock.  The owner's thread has it but for its sleep; meanwhile a thread that
+posts or asks `here` has it, and does what the owner would do with its call: nobody has to be woken, which is dearer than what most calls
+do.  In this project "the owner's thread" is the one that has the turn.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import zmq
 
+from tidegate.engine.multipart import has_frames, receive
 from tidegate.protocol.errors import RemoteProtocolError
 
 __all__ = ["Owner"]
@@ -43,8 +48,11 @@ class _Answer(Generic[T]):
     def make(self, call: Callable[[], T]) -> None:
         try:
             self._value = call()
-        except BaseException as error:
+        except Exception as error:
             self._error = error
+        except BaseException as error:  # an interruption: whoever makes the calls is to end, too
+            self.fail(error)
+            raise
         self._end()
 
     def fail(self, error: BaseException) -> None:
@@ -66,11 +74,8 @@ MOST = 200
 """Multiparts of one socket that are taken before everything else has its turn."""
 LOGGED = 20
 """Dropped messages of one second that are logged; all are counted."""
-EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)  # as enumerations they take six times as long to ask
-
-
-def _has_frames(socket: zmq.Socket[bytes]) -> bool:
-    return bool(cast(int, socket.get(EVENTS)) & POLLIN)
+ROUNDS = 3
+"""How often a thread that asks `here` looks at what follows before it leaves the rest to the owner's."""
 
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:
@@ -105,6 +110,10 @@ class Owner:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._woken = False  # it has been written to, and what is posted now will be seen
         self._stopping = False
+        self._turn = threading.Lock()
+        self._turn.acquire()  # for the thread that is to start
+        self._holder = 0  # identity of the thread that has the turn
+        self._interrupted: BaseException | None = None  # what went wrong in the turn of another thread
         self._asked: set[_Answer[Any]] = set()
         self._asked_lock = threading.Lock()
         self._ended = ""  # why nobody answers any more
@@ -126,25 +135,51 @@ class Owner:
         self._epoll.unregister(_descriptor(socket))
         socket.close(linger=0)
 
-    def post(self, call: Callable[[], Any]) -> None:
-        """Have `call` made soon, after everything posted before."""
+    def post(self, call: Callable[[], Any], *, here: bool = False) -> None:
+        """Have `call` made soon, after everything posted before.  here: by this thread, before it returns, where nobody has the turn."""
         self._calls.append(call)
-        if not self._woken and threading.get_ident() != self._thread.ident:  # its own calls it finds before it sleeps
-            self._woken = True
-            os.eventfd_write(self._wake, 1)
+        if here and self._turn.acquire(blocking=False):
+            self._take_turn()
+        elif not self._woken and threading.get_ident() != self._holder:  # its own calls it finds before it sleeps
+            self._rouse()
 
-    def ask(self, call: Callable[[], T]) -> T:
-        """Make `call` in the owner's thread and return what it returns, or raise what it raises; RuntimeError if the thread has ended."""
+    def ask(self, call: Callable[[], T], *, here: bool = False) -> T:
+        """Make `call` in the owner's thread and return what it returns, or raise what it raises; RuntimeError if the thread has ended.
+
+        here: as in `post`.
+        """
         answer: _Answer[T] = _Answer()
         with self._asked_lock:
             if self._ended:
                 raise RuntimeError(self._ended)
             self._asked.add(answer)
-        self.post(partial(answer.make, call))
+        self.post(partial(answer.make, call), here=here)
         try:
             return answer.result()
         finally:
             self._asked.discard(answer)
+
+    def _rouse(self) -> None:
+        self._woken = True
+        os.eventfd_write(self._wake, 1)
+
+    def _take_turn(self) -> None:
+        """Do what the owner's thread would, which sleeps, with the calls that were posted; leave it messages, and what grows too long."""
+        self._holder, rest = threading.get_ident(), True
+        try:
+            for _ in range(ROUNDS):
+                for _ in range(len(self._calls)):
+                    self._calls.popleft()()
+                self._after()
+                if not self._calls:
+                    break
+            rest = self._stopping or self._pending()
+        except BaseException as error:  # nobody may go on with what it left half done
+            self._interrupted = error
+        self._holder = 0
+        self._turn.release()
+        if rest and not self._woken:
+            self._rouse()
 
     def stop(self) -> None:
         """Carry out what is posted, then end the thread and close the sockets."""
@@ -158,13 +193,15 @@ class Owner:
 
     def _run(self) -> None:
         self._epoll.register(self._wake, select.EPOLLIN)
+        self._holder = self._thread.ident or 0
         due = time.monotonic() + self._tick
         why = f"{self._thread.name} was stopped"
         try:
             while not self._stopping:
                 self._sleep(due)
-                while self._calls:
-                    self._calls.popleft()()
+                if self._interrupted is not None:
+                    raise self._interrupted
+                self._make_calls()
                 for socket in list(self._sockets):
                     self._receive(socket)
                 if time.monotonic() >= due:
@@ -180,16 +217,28 @@ class Owner:
             for socket in self._sockets:
                 socket.close(linger=200)
 
-    def _sleep(self, due: float) -> None:
-        """Until there is something to do, or `due` has come.
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
 
-        A socket's descriptor tells of news since its EVENTS were last asked, and not of what lies there: so they are asked first.
-        """
-        if self._calls or any(map(_has_frames, self._sockets)):
+    def _pending(self) -> bool:
+        """A socket's descriptor tells of news since its EVENTS were last asked, and not of what lies there: so they are asked before a
+        sleep."""
+        return bool(self._calls) or any(map(has_frames, self._sockets))
+
+    def _sleep(self, due: float) -> None:
+        """Until there is something to do, or `due` has come; the turn is anybody's meanwhile."""
+        if self._pending():
             return
-        if any(wake == self._wake for wake, _ in self._epoll.poll(max(0.0, due - time.monotonic()))):
-            os.eventfd_read(self._wake)
-            self._woken = False  # before the calls are looked at: a later one writes again
+        self._holder = 0
+        self._turn.release()
+        try:
+            if any(wake == self._wake for wake, _ in self._epoll.poll(max(0.0, due - time.monotonic()))):
+                os.eventfd_read(self._wake)
+                self._woken = False  # before the calls are looked at: a later one writes again
+        finally:
+            self._turn.acquire()
+            self._holder = threading.get_ident()
 
     def _answer_nobody(self, why: str) -> None:
         with self._asked_lock:
@@ -201,9 +250,9 @@ class Owner:
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         """What is there, but no more than MOST at a time: whoever never stops talking keeps neither calls nor the clock waiting."""
         for _ in range(MOST):
-            if socket not in self._sockets or not _has_frames(socket):  # it may be removed by what came through it
+            if socket not in self._sockets or not has_frames(socket):  # it may be removed by what came through it
                 return
-            frames = socket.recv_multipart(zmq.NOBLOCK)
+            frames = receive(socket)
             try:
                 self._sockets[socket](frames)
             except RemoteProtocolError as error:

@@ -54,6 +54,8 @@ class PagedRows:
         if len(own) != self.layers or sorted(set(own)) != [*own] or own[0] < 0:
             raise ValueError(f"{kind.name}: memory of {self.layers} layers for {own}: one for each, in ascending order")
         self._at = {layer: at for at, layer in enumerate(own)}
+        self.layer_bytes = self.blocks * self.block_size * kind.row_bytes
+        """From a block's rows in one layer to its rows in the next."""
 
     def __contains__(self, layer: int) -> bool:
         """Has a token of `layer` (from 0) such a row?"""
@@ -74,11 +76,6 @@ class PagedRows:
         at, count = self.rows(blocks, start, stop)
         row = self.kind.row_bytes
         return list(zip((at * row + first).tolist(), (count * row).tolist(), strict=True))
-
-    @property
-    def layer_bytes(self) -> int:
-        """From a block's rows in one layer to its rows in the next."""
-        return self.blocks * self.block_size * self.kind.row_bytes
 
     def rows(self, blocks: Sequence[int], start: int, stop: int) -> tuple[Offsets, Offsets]:
         """(first row in a layer, rows) of tokens [start, stop), int64 [n] each, one entry per block; as `ranges`, and for every layer."""

@@ -58,7 +58,7 @@ class PrefillCalls:
         lanes = [self.core.session.lanes.get(run.nonce, -run.nonce) for run, _ in parts]  # who is forgotten is in none
         if not parts or len(set(lanes)) < len(parts):
             raise ValueError(f"a step of {len(parts)} runs in lanes {lanes}: it has at least one, and each has a lane of its own (lanes=)")
-        new = self.owner.ask(partial(self._begun, parts))
+        new = self.owner.ask(partial(self._begun, parts), here=True)
         self._parts = new if _left(new) else []
         self._layer, self._phase = 0, "done"
         return [part.over or part.now for part in new]
@@ -95,7 +95,7 @@ class PrefillCalls:
         for part in going:
             part.id = TransferId(part.run.nonce, part.now.chunk, layer + 1)
         self._claim(going)
-        for part in _left(going):
+        for part in _left(going) if self._recorder.enabled else ():
             self._trace.write_begins(_rows(part))
         self._fill(_left(going))
         if self._hands is not None:
@@ -182,7 +182,7 @@ class PrefillCalls:
             else:
                 asked[part.id] = part
         while asked:  # again after a failure of the engine, which the owner then tells of
-            for step, found in self.owner.ask(partial(self.core.claim, *asked)).wait().items():
+            for step, found in self.owner.ask(partial(self.core.claim, *asked), here=True).wait().items():
                 part = asked.pop(step)
                 if isinstance(found, RunOver):
                     part.over = found
@@ -191,7 +191,7 @@ class PrefillCalls:
 
     def _fill(self, parts: Sequence[Part]) -> None:
         """Wait until the backed rows are in the slots; a run leaves whose rows cannot be had, for nobody else has them."""
-        backed = [part for part in parts if part.now.first < part.now.begin]
+        backed = [part for part in parts if part.now.first < part.run.backed]  # the pool has its first rows
         began, asked = time.monotonic(), []
         for part in backed:
             try:
@@ -213,9 +213,9 @@ class PrefillCalls:
         self._behind.run(call)
 
     def _written(self, written: Sequence[Rows]) -> None:
-        for rows in written:
+        for rows in written if self._recorder.enabled else ():
             self._trace.write_ends(rows.step)
-        over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)))
+        over = self.owner.ask(partial(self.core.written, *(rows.step for rows in written)), here=True)
         if over and self._behind is None and self._hands is None:
             self._leave(over)
         for rows in written:
@@ -230,7 +230,7 @@ class PrefillCalls:
                 self._published.remove(rows.step)
                 self._trace.attend_ends(rows)
                 done.append(rows.step)
-        self.owner.post(partial(self.core.attended, *done))
+        self.owner.post(partial(self.core.attended, *done), here=True)
 
     # ---- runs that leave -------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class PrefillCore:
     def written(self, *steps: TransferId) -> dict[TransferId, RunOver]:
         """The rows of `steps` are in their slots: publish and save them, but for those returned, whose run has failed.
 
-        The gates are shut when this returns; what follows from that is carried out next, while the computing thread goes on.
+        The gates are shut when this returns; what follows from that is carried out next.
         """
         over: dict[TransferId, RunOver] = {}
         for step in steps:
@@ -300,7 +300,7 @@ class PrefillCore:
     def _admit(self) -> None:
         """Take back the room of runs that are over and that nobody reads; give it to those that wait."""
         self._poison()
-        for run in self.places.given_back(transfer.run for transfer, _ in self.answers.held()):
+        for run in self.places.given_back(self.answers.runs):
             self._teller.forget(run)
         for run in self.places.admitted():
             self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))

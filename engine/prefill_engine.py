@@ -65,7 +65,8 @@ class PrefillEngine(PrefillCalls):
     for never; resend_seconds: after which READY is said again.  others: the other ranks of this instance, which compute the same
     steps with it (`attach` with hands); their sessions are here too.  poison: fill slots with NaN (integers with -1) when they become free.
     wait_limit, warn: what waits for longer (seconds) is told to `warn`, and makes `core.watch.reason` say why the rank is not well.
-    say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread.
+    say, on_crash: told of progress, and of an error that ends the engine (later calls raise RuntimeError), by the engine's own thread, or
+    (say) by the one that computes.
 
     Call what `PrefillCalls` has, and `ready`, from one thread; everything else from any.
     """

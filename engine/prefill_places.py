@@ -66,11 +66,13 @@ class Places:
         """`run` is over."""
         self._over.add(run)
 
-    def given_back(self, read: Iterable[int]) -> list[int]:
-        """Of the runs that are over those whose room has been taken back now.  read: the runs of which reads have no verdict."""
+    def given_back(self, read: Callable[[], Iterable[int]]) -> list[int]:
+        """Of the runs that are over those whose room has been taken back now.  read: asked, where there are any, for the runs of which
+        reads have no verdict.
+        """
         if not self._over:
             return []
-        gone = [run for run in self._over.difference(read) if self._is_quiet(run)]
+        gone = [run for run in self._over.difference(read()) if self._is_quiet(run)]
         for run in gone:
             self.blocks.give_back(run)
             self._over.remove(run)
@@ -86,6 +88,9 @@ class Places:
 
     def admitted(self) -> list[int]:
         """The runs that have got their blocks now; of each of the others it is said once what it waits for."""
+        if not self.queued:
+            self._told.clear()
+            return []
         new = self.blocks.admitted()
         self.queued.difference_update(new)
         for run in self.queued - self._told:

@@ -125,6 +125,10 @@ class Answers:
         self._since = {transfer: since for transfer, since in self._since.items() if self._session.is_held(transfer)}
         return list(self._since.items())
 
+    def runs(self) -> set[int]:
+        """Of which runs they are."""
+        return {transfer.run for transfer, _ in self.held()}
+
     def oldest(self, now: float) -> float:
         """Seconds that the oldest of them has waited; 0 if there is none."""
         return max((now - since for _, since in self.held()), default=0.0)

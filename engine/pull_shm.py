@@ -129,9 +129,10 @@ class ShmPull:
             if peer not in self._peers:
                 raise ValueError(f"peer is not connected: there are {sorted(self._peers)}")
             source = self._peers[peer].bytes
-            if missing := sorted({part.region for part in parts} - self._regions.keys()):
-                raise ValueError(f"region {missing[0]!r} is not registered: there are {sorted(self._regions)}")
-            regions = [self._regions[part.region] for part in parts]
+            try:
+                regions = [self._regions[part.region] for part in parts]
+            except KeyError as missing:
+                raise ValueError(f"region {missing} is not registered: there are {sorted(self._regions)}") from None
         columns = []
         for part, region in zip(parts, regions, strict=True):
             try:

@@ -20,6 +20,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 BOOLEAN: frozenset[bool] = frozenset((False, True))
+EMPTY: frozenset[Any] = frozenset()
 
 
 class EvaluationError(ValueError):

@@ -54,7 +54,7 @@ class DecodeSession(MeetsPrefill):
     """
 
     _tables = ("attempts", "bindings", "dests", "groups", "landing", "reads", "readies", "starts", "served_by", "gone")
-    _settings = ("layers", "members", "rank", "incarnation")
+    _settings = ("layers", "members", "rank", "incarnation", "new_group")
 
     def __init__(
         self, *, layers: int, members: int = 1, rank: int = 0, incarnation: int = 1, observer: Observer | None = None
@@ -62,6 +62,7 @@ class DecodeSession(MeetsPrefill):
         Session.__init__(self, observer)
         MeetsPrefill.__init__(self)
         self.layers, self.members, self.rank, self.incarnation = layers, members, rank, incarnation
+        self.new_group = CG.Initial(frozenset(range(members)))
 
     # ---- the life of an attempt -----------------------------------------------------------------------------------
 
@@ -145,12 +146,12 @@ class DecodeSession(MeetsPrefill):
             raise self._refused("no such copy is under way", machine="Read", state=state, event=f"end {how} of {transfer}")
         attempt, member = self.readies[transfer].attempt, transfer.member
         self.reads[transfer] = RD.EndFailed(state, how == "quiet") if failed else RD.EndOk(state)
-        group = self.groups[self._group(transfer)]
+        group = self.groups[key := self._group(transfer, attempt)]
         if how != "unknown" and CG.CanLanded(group, member):
             group = CG.Landed(group, member)
         if failed and CG.CanFail(group, member):
             group = CG.Fail(group, member)
-        self._move_group(self._group(transfer), group)
+        self._move_group(key, group)
         effects: list[Effect] = []
         if failed:
             self._fail(attempt, f"reading {transfer} failed: {reason or how}", effects)
@@ -207,7 +208,7 @@ class DecodeSession(MeetsPrefill):
     def _on_ready(self, ready: Ready, effects: list[Effect]) -> None:
         transfer, attempt = ready.transfer, ready.attempt
         self._check(ready)
-        read = self.reads.get(transfer, RD.Initial())
+        read = self.reads.get(transfer) or RD.Initial()
         if not RD.CanBegin(read):
             if RD.Unanswered(read):
                 effects.append(Send(self._report(transfer)))
@@ -220,7 +221,7 @@ class DecodeSession(MeetsPrefill):
             self.bindings[attempt] = BI.Bind(self.bindings[attempt], transfer.run)
         self.served_by[attempt] = ready.incarnation
         key = self._group(transfer, attempt)
-        group = self.groups.get(key) or CG.Initial(frozenset(range(self.members)))
+        group = self.groups.get(key) or self.new_group
         self._move_group(key, CG.Begin(group, transfer.member) if CG.CanBegin(group, transfer.member) else group)
         self.reads[transfer], self.readies[transfer] = RD.Begin(read), ready
         state = self.attempts[attempt]
@@ -266,8 +267,9 @@ class DecodeSession(MeetsPrefill):
             group = self.groups[key] = CG.Done(group, transfer.member)
         state = self.attempts[attempt]
         if CG.CanSucceed(group) and RC.CanGot(state):
-            self.attempts[attempt] = RC.Got(state, transfer.chunk, transfer.layer)
-            self._settle(attempt, effects)
+            state = self.attempts[attempt] = RC.Got(state, transfer.chunk, transfer.layer)
+            if len(state.got) >= state.chunks * len(state.layers):  # with fewer it cannot be complete, and to ask that takes long
+                self._settle(attempt, effects)
 
     def _on_revoked(self, transfer: TransferId, effects: list[Effect]) -> None:
         read = self.reads.get(transfer, RD.Initial())

@@ -18,7 +18,7 @@ from tidegate.protocol.errors import RemoteProtocolError
 
 __all__ = [
     "MAX_BLOCKS", "MAX_NAME", "MAX_REASON", "MAX_TOKENS", "VERSION", "Abort", "Blocks", "Committed", "Message", "ReadDone", "ReadFailed",
-    "Ready", "Retire", "Retired", "Revoked", "RunFailed", "Start", "TransferId", "decode", "encode", "nameable",
+    "Ready", "Retire", "Retired", "Revoked", "RunFailed", "Start", "TransferId", "decode", "encode", "nameable", "run_of",
 ]  # fmt: skip
 
 VERSION = 2
@@ -62,7 +62,7 @@ class _Reasoned(msgspec.Struct, frozen=True, array_like=True):
             msgspec.structs.force_setattr(self, "reason", cut.encode(errors="replace").decode())
 
 
-class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True):
+class TransferId(msgspec.Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """One remote read: what member `member` of a contributor group offers of (`chunk`, `layer`) of prefill run `run`."""
 
     run: Nonce
@@ -187,6 +187,14 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, tag="RETIRED"):
 
 
 Message = Start | Ready | Blocks | ReadDone | ReadFailed | Committed | Revoked | Abort | RunFailed | Retire | Retired
+
+
+
+def run_of(message: Message) -> int:
+    """The run that `message` is about, by its own name or its transfer's; 0 if it names none."""
+    transfer = getattr(message, "transfer", None)
+    return int(getattr(message, "run", 0) if transfer is None else transfer.run)
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -71,7 +71,7 @@ class PrefillSession(MeetsDecodes):
         step = self.step_of(run)
         gate = self.gate_of(step)
         slot, state = self.slots[gate], self.runs[run]
-        if not self.can_write(run):
+        if not (PR.CanAct(state) and self._is_open(step)):
             raise self._refused(f"{named(gate)} is not this run's to write: claim it and await the load",
                                 machine="PhysicalBuffer", state=slot, event=f"Write by {step}")  # fmt: skip
         keep = not self.plan.is_shared(step.layer) and step.chunk < state.chunks

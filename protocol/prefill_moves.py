@@ -87,7 +87,7 @@ class PrefillMoves(Session):
 
     def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
         """The pool objects (run, chunk) that must be loaded before `step` computes."""
-        if not self.plan.is_shared(step.layer):
+        if step.chunk == 1 or not self.plan.is_shared(step.layer):
             return ()
         return tuple((step.run, chunk) for chunk in range(1, step.chunk))
 
@@ -104,18 +104,20 @@ class PrefillMoves(Session):
             return False
         step = self.step_of(run)
         slot = self.slots[self.gate_of(step)]
-        open_ = PB.CanExtend(slot, run) if self._extends(step) else PB.CanClaim(slot)
-        return open_ and all(PO.CanPin(self._object(key)) for key in self.needed(step))
+        if not (PB.CanExtend(slot, run) if self._extends(step) else PB.CanClaim(slot)):
+            return False
+        return all(map(PO.CanPin, map(self._object, self.needed(step))))
 
     def can_write(self, run: int) -> bool:
         """May the next step's rows be computed and written, as far as this rank is concerned: claimed by this run, and loaded?
 
         With several members the step is computed only when all agree (`protocol/agreement.py`).
         """
-        if not PR.CanAct(self.run_state(run)):
-            return False
-        step = self.step_of(run)
-        return PB.CanWrite(self.slots[self.gate_of(step)], run) and TR.CanPublish(self.transfers.get(step, TR.Initial()))
+        return PR.CanAct(self.run_state(run)) and self._is_open(self.step_of(run))
+
+    def _is_open(self, step: TransferId) -> bool:
+        """Is the gate of `step`, the next of a run that goes on, this run's to write?"""
+        return PB.CanWrite(self.slots[self.gate_of(step)], step.run) and TR.CanPublish(self.transfers.get(step) or TR.Initial())
 
     def has_claimed(self, step: TransferId) -> bool:
         """Has this rank taken its gate for (run, chunk, layer)?  The other members take theirs only after their leader, and so in its
@@ -138,7 +140,7 @@ class PrefillMoves(Session):
     def can_miss(self, run: int) -> bool:
         """Will what the next step needs never be readable?"""
         state = self.run_state(run)
-        return PR.CanAct(state) and any(PO.Missing(self._object(key)) for key in self.needed(self.step_of(run)))
+        return PR.CanAct(state) and any(map(PO.Missing, map(self._object, self.needed(self.step_of(run)))))
 
     def can_stop(self, run: int) -> bool:
         """Has the run no verdict here, so that its failure at another member must stop it?"""

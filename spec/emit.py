@@ -1,8 +1,9 @@
 """Writes the Python module of a TLA+ machine module.
 
 Rules: one function per definition, under its TLA+ name, with its comment and place as docstring; what mentions constants,
-itself or through others, takes them as keyword-only parameters; IF, CASE and LET at the top of a body become statements; one
-frozen msgspec Struct per set of record fields; the output depends on the source alone.
+itself or through others, takes them as keyword-only parameters; what takes nothing is worked out once, when it is first asked
+for; IF, CASE and LET at the top of a body become statements; one frozen msgspec Struct per set of record fields; the output depends on
+the source alone.
 
 Names: a definition that is one record set names its class, and the set is called by the plural (`State` the class, `States`
 the set; `Transfers` the set, `Transfer` the class).  Records in Events are called Event and their fields but op; all others
@@ -138,7 +139,8 @@ class Emitter(Translator):
         body = self.block(d.body, env, "    ")
         result = self.annotate(self.inference.results[d.uid])
         doc = docstring((d.comment + "\n\n" if d.comment else "") + f"[{place}:{d.loc.line}]", "    ")
-        return [f"def {self.names.function[d.name]}({', '.join(params)}) -> {result}:", *doc, *body, "", ""]
+        once = [] if params else [f"@{self.use('cache')}"]
+        return [*once, f"def {self.names.function[d.name]}({', '.join(params)}) -> {result}:", *doc, *body, "", ""]
 
     def classes(self, place: str) -> list[str]:
         lines = []
@@ -197,10 +199,12 @@ class Emitter(Translator):
         lines = ["from __future__ import annotations", ""]
         if "Set" in self.used:
             lines.append("from collections.abc import Set")
+        if "cache" in self.used:
+            lines.append("from functools import cache")
         lines.append(f"from typing import {', '.join(typing)}")
         if self.inference.records:
             lines += ["", "import msgspec"]
-        runtime = sorted(self.used - {"Set", "Any"}, key=lambda s: (not s.isupper(), not s[0].isupper(), s))
+        runtime = sorted(self.used - {"Set", "Any", "cache"}, key=lambda s: (not s.isupper(), not s[0].isupper(), s))
         if runtime:
             lines += ["", f"from tidegate.protocol._runtime import {', '.join(runtime)}"]
         return [*lines, "", ""]

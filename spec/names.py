@@ -16,7 +16,7 @@ from tidegate.spec.sany import Module
 from tidegate.spec.types import Key
 
 TYPES = ("bool", "int", "str", "frozenset", "tuple", "Any", "Map", "Set", "msgspec")  # a field of this name would hide the type
-OWN = ("RECORDS", "CONSTANTS", "AnyEvent", "Any", "TypeAlias", "Set", "msgspec", "annotations", "range")
+OWN = ("RECORDS", "CONSTANTS", "AnyEvent", "Any", "TypeAlias", "Set", "msgspec", "annotations", "range", "cache")
 RESERVED = frozenset(
     (*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *(n for n in vars(_runtime) if not n.startswith("__")), *OWN)
 )

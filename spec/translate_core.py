@@ -158,7 +158,7 @@ class Core:
             if len(items) == 1
             else f"frozenset(({', '.join(items)}))"
             if items
-            else "frozenset()"
+            else self.use("EMPTY")
         )
 
     def logic(self, n: Node, env: Env) -> Code:

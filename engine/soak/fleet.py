@@ -123,10 +123,7 @@ class Fleet:
 
     def _buried(self, role: str) -> None:
         self.workers.pop(role).end()
-        end = time.monotonic() + END_SECONDS
-        while (there := sorted(filter(processes.alive, self._pids_of[role]))) and time.monotonic() < end:
-            time.sleep(0.01)
-        if there:
+        if there := processes.outliving(self._pids_of[role], END_SECONDS):
             raise Found(f"the {role} has ended, and its processes {there} have not")
 
     # ---- what they say --------------------------------------------------------------------------------------------

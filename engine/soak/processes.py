@@ -11,13 +11,16 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import socket
+import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["Holding", "alive", "children", "cut", "holding", "resident"]
+__all__ = ["Holding", "alive", "children", "cut", "holding", "outliving", "resident"]
 
 PIDFD_GETFD = 438
 """The system call's number, the same on every architecture that has it (Linux 5.6)."""
@@ -76,6 +79,26 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def outliving(pids: Iterable[int], seconds: float) -> list[int]:
+    """Those of `pids` that have not ended in `seconds`; returns as soon as all have."""
+    ends, until = select.poll(), time.monotonic() + seconds
+    left: dict[int, int] = {}
+    try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                ends.register(handle := os.pidfd_open(pid), select.POLLIN)
+                left[handle] = pid
+        while left and (found := ends.poll(1000 * max(0.0, until - time.monotonic()))):
+            for handle, _ in found:
+                ends.unregister(handle)
+                os.close(handle)
+                del left[handle]
+        return sorted(left.values())
+    finally:
+        for handle in left:
+            os.close(handle)
 
 
 def children(pid: int) -> list[int]:

@@ -11,6 +11,7 @@ sha256: 63ffb921d5f77fa605de7f8bbf952467e2d143f66619d6369ceb945fd0d9745d
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ("Runs",)
 
 
+@cache
 def NoRun() -> int:
     """[tla/machines/Binding.tla:10]"""
     return 0
@@ -48,6 +50,7 @@ def States(*, Runs: Any) -> Set[State]:
     return Records(State, run=Runs | frozenset((NoRun(),)))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/Binding.tla:14]"""
     return State(run=NoRun())

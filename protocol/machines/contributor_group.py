@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, no_case
+from tidegate.protocol._runtime import EMPTY, Powerset, Records, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +49,7 @@ def States(*, Members: Any) -> Set[State]:
 
 def Initial(members: Any) -> State:
     """[tla/machines/ContributorGroup.tla:16]"""
-    return State(members=members, reading=frozenset(), done=frozenset(), failed=frozenset())
+    return State(members=members, reading=EMPTY, done=EMPTY, failed=EMPTY)
 
 
 def CanBegin(s: State, m: Any) -> bool:
@@ -102,7 +102,7 @@ def CanSucceed(s: State) -> bool:
 
 def CanQuiet(s: State) -> bool:
     """[tla/machines/ContributorGroup.tla:32]"""
-    return s.reading == frozenset()
+    return s.reading == EMPTY
 
 
 def Events(*, Members: Any) -> Set[EventMember]:

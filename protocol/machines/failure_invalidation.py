@@ -19,11 +19,12 @@ sha256: 739c025fd0f16131d1d88c57c5d19e114cedb5186aebfb8936dadca3cfc4eecb
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, no_case
+from tidegate.protocol._runtime import EMPTY, Powerset, Records, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -80,11 +81,13 @@ def States(*, Ranks: Any) -> Set[State]:
     return Records(State, phase=frozenset(('idle', 'owned', 'valid', 'poisoned', 'draining', 'reclaimed', 'forgotten')), ranks=Powerset(Ranks), closed=Powerset(Ranks), drained=Powerset(Ranks))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/FailureInvalidation.tla:23]"""
-    return State(phase='idle', ranks=frozenset(), closed=frozenset(), drained=frozenset())
+    return State(phase='idle', ranks=EMPTY, closed=EMPTY, drained=EMPTY)
 
 
+@cache
 def Forgotten() -> State:
     """All that is left of an attempt: its nonce was used.
 
@@ -162,7 +165,7 @@ def Close(s: State, k: Any) -> State:
 
 def CanDrained(s: State, k: Any, open_: frozenset[Any]) -> bool:
     """[tla/machines/FailureInvalidation.tla:49]"""
-    return k in s.closed and open_ == frozenset()
+    return k in s.closed and open_ == EMPTY
 
 
 def Drained(s: State, k: Any) -> State:
@@ -195,7 +198,7 @@ def Forget(s: State) -> State:
 
 def Events(*, Groups: Any, Ranks: Any) -> Set[AnyEvent]:
     """[tla/machines/FailureInvalidation.tla:59]"""
-    return Records(EventRanks, op=frozenset(('Own',)), ranks=Powerset(Ranks) - frozenset((frozenset(),))) | Records(EventRank, op=frozenset(('Close',)), rank=Ranks) | Records(EventRankOpen, op=frozenset(('Drained',)), rank=Ranks, open=Powerset(Groups)) | Records(Event, op=frozenset(('Validate', 'Poison', 'Drain', 'Reclaim', 'Forget')))
+    return Records(EventRanks, op=frozenset(('Own',)), ranks=Powerset(Ranks) - frozenset((EMPTY,))) | Records(EventRank, op=frozenset(('Close',)), rank=Ranks) | Records(EventRankOpen, op=frozenset(('Drained',)), rank=Ranks, open=Powerset(Groups)) | Records(Event, op=frozenset(('Validate', 'Poison', 'Drain', 'Reclaim', 'Forget')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:

@@ -17,6 +17,7 @@ sha256: b907aa4c69f6e425033c4bef4dbdeeba3970848edcd68340a38d0f958bfc513c
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -53,11 +54,13 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ()
 
 
+@cache
 def States() -> Set[State]:
     """[tla/machines/Peer.tla:15]"""
     return Records(State, phase=frozenset(('alive', 'gone', 'fenced', 'lost')))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/Peer.tla:17]"""
     return State(phase='alive')
@@ -110,6 +113,7 @@ def Lose(s: State) -> State:
     return State(phase='lost')
 
 
+@cache
 def Events() -> Set[AnyEvent]:
     """[tla/machines/Peer.tla:35]"""
     return Records(Event, op=frozenset(('Go', 'Fence'))) | Records(EventLease, op=frozenset(('Lose',)), lease=BOOLEAN)

@@ -23,11 +23,12 @@ sha256: 2579747e2f227dcd9cc677a6985abf0bc952e0b2191d98b1acb5e5d478341f8c
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import BOOLEAN, Powerset, Records, interval, no_case
+from tidegate.protocol._runtime import BOOLEAN, EMPTY, Powerset, Records, interval, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +101,7 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ("MaxEpoch", "Runs", "Transfers", "Works",)
 
 
+@cache
 def NoRun() -> int:
     """[tla/machines/PhysicalBuffer.tla:23]"""
     return 0
@@ -110,9 +112,10 @@ def States(*, MaxEpoch: Any, Runs: Any, Transfers: Any, Works: Any) -> Set[State
     return Records(State, phase=frozenset(('free', 'loading', 'computing', 'draining')), epoch=interval(0, MaxEpoch), owner=Runs | frozenset((NoRun(),)), attending=Powerset(Works), saves=Powerset(Works), transfers=Powerset(Transfers))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/PhysicalBuffer.tla:32]"""
-    return State(phase='free', epoch=0, owner=NoRun(), attending=frozenset(), saves=frozenset(), transfers=frozenset())
+    return State(phase='free', epoch=0, owner=NoRun(), attending=EMPTY, saves=EMPTY, transfers=EMPTY)
 
 
 def CanClaim(s: State) -> bool:
@@ -228,9 +231,9 @@ def CanRelease(s: State) -> bool:
     return (
         s.phase == 'draining'
         and s.owner == NoRun()
-        and s.attending == frozenset()
-        and s.saves == frozenset()
-        and s.transfers == frozenset()
+        and s.attending == EMPTY
+        and s.saves == EMPTY
+        and s.transfers == EMPTY
     )
 
 

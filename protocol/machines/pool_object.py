@@ -14,11 +14,12 @@ sha256: 54a0cf1ac2d0903447f23754a1798fa99853aa3fca42073e62eb9b9d854052bd
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, no_case
+from tidegate.protocol._runtime import EMPTY, Powerset, Records, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -74,9 +75,10 @@ def States(*, Layers: Any, Pins: Any) -> Set[State]:
     return Records(State, phase=frozenset(('absent', 'writing', 'readable', 'failed', 'gone')), layers=Powerset(Layers), written=Powerset(Layers), pins=Powerset(Pins))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/PoolObject.tla:18]"""
-    return State(phase='absent', layers=frozenset(), written=frozenset(), pins=frozenset())
+    return State(phase='absent', layers=EMPTY, written=EMPTY, pins=EMPTY)
 
 
 def CanAllocate(s: State) -> bool:
@@ -147,7 +149,7 @@ def Unpin(s: State, p: Any) -> State:
 
 def CanEvict(s: State) -> bool:
     """[tla/machines/PoolObject.tla:40]"""
-    return s.phase == 'readable' and s.pins == frozenset()
+    return s.phase == 'readable' and s.pins == EMPTY
 
 
 def Evict(s: State) -> State:
@@ -165,7 +167,7 @@ def Missing(s: State) -> bool:
 
 def Events(*, Layers: Any, Pins: Any) -> Set[AnyEvent]:
     """[tla/machines/PoolObject.tla:46]"""
-    return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((frozenset(),))) | Records(EventLayer, op=frozenset(('LayerSaved',)), layer=Layers) | Records(EventPin, op=frozenset(('Pin', 'Unpin')), pin=Pins) | Records(Event, op=frozenset(('Fail', 'Finish', 'Evict')))
+    return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((EMPTY,))) | Records(EventLayer, op=frozenset(('LayerSaved',)), layer=Layers) | Records(EventPin, op=frozenset(('Pin', 'Unpin')), pin=Pins) | Records(Event, op=frozenset(('Fail', 'Finish', 'Evict')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:

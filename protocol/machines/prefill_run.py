@@ -18,11 +18,12 @@ sha256: 913a09e0c366a5e92225d9764b1b5256aa32b94b09d62e1f04e6f381506257b8
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import BOOLEAN, Powerset, Records, interval, no_case
+from tidegate.protocol._runtime import BOOLEAN, EMPTY, Powerset, Records, interval, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -87,6 +88,7 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ("Attempts", "MaxChunks", "MaxLayers", "Transfers",)
 
 
+@cache
 def NoAttempt() -> int:
     """[tla/machines/PrefillRun.tla:18]"""
     return 0
@@ -97,11 +99,13 @@ def States(*, Attempts: Any, MaxChunks: Any, MaxLayers: Any, Transfers: Any) -> 
     return Records(State, phase=frozenset(('idle', 'running', 'computed', 'done', 'failed', 'forgotten')), attempt=Attempts | frozenset((NoAttempt(),)), chunks=interval(0, MaxChunks), layers=interval(0, MaxLayers), chunk=interval(1, MaxChunks + 1), layer=interval(1, MaxLayers), open=Powerset(Transfers), retired=BOOLEAN)
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/PrefillRun.tla:29]"""
-    return State(phase='idle', attempt=NoAttempt(), chunks=0, layers=0, chunk=1, layer=1, open=frozenset(), retired=False)
+    return State(phase='idle', attempt=NoAttempt(), chunks=0, layers=0, chunk=1, layer=1, open=EMPTY, retired=False)
 
 
+@cache
 def Forgotten() -> State:
     """All that is left of a run: its nonce was used.
 
@@ -167,7 +171,7 @@ def Fail(s: State) -> State:
 
 def CanFinish(s: State) -> bool:
     """[tla/machines/PrefillRun.tla:56]"""
-    return s.phase == 'computed' and s.open == frozenset()
+    return s.phase == 'computed' and s.open == EMPTY
 
 
 def Finish(s: State) -> State:
@@ -201,7 +205,7 @@ def CanForget(s: State, held: frozenset[Any]) -> bool:
 
     [tla/machines/PrefillRun.tla:67]
     """
-    return s.retired and s.phase in {'done', 'failed'} and s.open == frozenset() and held == frozenset()
+    return s.retired and s.phase in {'done', 'failed'} and s.open == EMPTY and held == EMPTY
 
 
 def Forget(s: State) -> State:

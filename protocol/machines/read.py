@@ -17,6 +17,7 @@ sha256: 52324ff069836ee0966381eef2f2e96b68797b1faac797a6223fab915a5688f0
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -54,11 +55,13 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ()
 
 
+@cache
 def States() -> Set[State]:
     """[tla/machines/Read.tla:15]"""
     return Records(State, phase=frozenset(('idle', 'reading', 'done', 'failed', 'committed', 'revoked')), landing=BOOLEAN)
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/Read.tla:18]"""
     return State(phase='idle', landing=False)
@@ -151,6 +154,7 @@ def Report(s: State) -> str:
     return 'READ_DONE'
 
 
+@cache
 def Events() -> Set[AnyEvent]:
     """[tla/machines/Read.tla:46]"""
     return Records(Event, op=frozenset(('Begin', 'EndOk', 'Landed', 'Commit', 'Revoke'))) | Records(EventQuiet, op=frozenset(('EndFailed',)), quiet=BOOLEAN)

@@ -16,11 +16,12 @@ sha256: 335002190cd3d92980ede0c43de428049fb151ec446c401f77c3ea8a2b973a0f
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, interval, no_case
+from tidegate.protocol._runtime import EMPTY, Powerset, Records, interval, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -77,9 +78,10 @@ def States(*, Layers: Any, MaxChunks: Any) -> Set[State]:
     return Records(State, phase=frozenset(('idle', 'allocated', 'registered', 'advertised', 'receiving', 'complete', 'failed', 'scheduled', 'released')), layers=Powerset(Layers), chunks=interval(0, MaxChunks), got=Powerset(frozenset((__1, __2) for __1 in interval(1, MaxChunks) for __2 in Layers)))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/RequestCompletion.tla:22]"""
-    return State(phase='idle', layers=frozenset(), chunks=0, got=frozenset())
+    return State(phase='idle', layers=EMPTY, chunks=0, got=EMPTY)
 
 
 def CanAllocate(s: State) -> bool:
@@ -220,7 +222,7 @@ def Finish(s: State) -> State:
 
 def Events(*, Layers: Any, MaxChunks: Any) -> Set[AnyEvent]:
     """[tla/machines/RequestCompletion.tla:67]"""
-    return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((frozenset(),))) | Records(EventChunks, op=frozenset(('Count',)), chunks=interval(1, MaxChunks)) | Records(EventChunkLayer, op=frozenset(('Got',)), chunk=interval(1, MaxChunks), layer=Layers) | Records(Event, op=frozenset(('Register', 'Advertise', 'Receive', 'Complete', 'Fail', 'Schedule', 'Finish')))
+    return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((EMPTY,))) | Records(EventChunks, op=frozenset(('Count',)), chunks=interval(1, MaxChunks)) | Records(EventChunkLayer, op=frozenset(('Got',)), chunk=interval(1, MaxChunks), layer=Layers) | Records(Event, op=frozenset(('Register', 'Advertise', 'Receive', 'Complete', 'Fail', 'Schedule', 'Finish')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.protocol._runtime import Powerset, Records, no_case
+from tidegate.protocol._runtime import EMPTY, Powerset, Records, no_case
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +53,7 @@ def States(*, Members: Any) -> Set[State]:
 
 def Initial(members: Any) -> State:
     """[tla/machines/StepAgreement.tla:20]"""
-    return State(members=members, ready=frozenset(), entered=frozenset())
+    return State(members=members, ready=EMPTY, entered=EMPTY)
 
 
 def CanReady(s: State, m: Any) -> bool:
@@ -84,7 +84,7 @@ def CanEnter(s: State) -> bool:
 
     [tla/machines/StepAgreement.tla:30]
     """
-    return s.entered != frozenset() or s.ready == s.members
+    return s.entered != EMPTY or s.ready == s.members
 
 
 def Enter(s: State, m: Any) -> State:

@@ -19,6 +19,7 @@ sha256: 59c166c8cf9341280d653099da710b973df94b4bc36d424274a45089eba6b281
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -45,11 +46,13 @@ RECORDS: dict[frozenset[str], Any] = {
 CONSTANTS: tuple[str, ...] = ()
 
 
+@cache
 def States() -> Set[State]:
     """[tla/machines/Transfer.tla:17]"""
     return Records(State, phase=frozenset(('idle', 'held', 'done', 'failed', 'revoked', 'lost')))
 
 
+@cache
 def Initial() -> State:
     """[tla/machines/Transfer.tla:19]"""
     return State(phase='idle')
@@ -130,6 +133,7 @@ def Reply(s: State) -> str:
     return 'REVOKED'
 
 
+@cache
 def Events() -> Set[Event]:
     """[tla/machines/Transfer.tla:44]"""
     return Records(Event, op=frozenset(('Publish', 'Done', 'Fail', 'Revoke', 'Lose')))

@@ -5,6 +5,7 @@ The minute of `make test`, and the ten of `make test-long`, are a part of `tests
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -167,6 +168,16 @@ def test_what_has_grown() -> None:
         "7 descriptors of pipe:, first 2", "5 descriptors of socket:, first 0", "27 threads, first 10", "161 connections",
         "65 MiB of memory, first 0", "2 pieces of shared memory, first 1",
     ]  # fmt: skip
+
+
+def test_who_outlives_the_others_is_named_and_who_has_ended_is_not_waited_for() -> None:
+    gone, stays = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "600"])
+    zombie = subprocess.Popen(["true"])
+    gone.wait()
+    assert processes.outliving([stays.pid, gone.pid, zombie.pid], 1.0) == [stays.pid]
+    stays.kill()
+    assert processes.outliving([stays.pid, zombie.pid], 600.0) == []
+    assert stays.wait(), zombie.wait()
 
 
 def test_a_seed_is_a_soak() -> None:

@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from tidegate.protocol._runtime import EMPTY
+from tidegate.protocol.machines import physical_buffer, prefill_run, read, transfer
 from tidegate.spec import gen
 from tidegate.spec.emit import docstring, snake
 from tidegate.spec.errors import SpecError
@@ -78,3 +80,11 @@ def test_snake(name, want):
 def test_docstrings_say_exactly_the_text(text):
     module = gen.load_source("m", "\n".join(docstring(text, "")))
     assert module.__doc__.rstrip("\n") == text
+
+
+def test_what_takes_nothing_is_worked_out_once():
+    """A session asks for such values several times a layer."""
+    for machine in (physical_buffer, prefill_run, read, transfer):
+        assert machine.Initial() is machine.Initial()
+    assert physical_buffer.Initial().saves is EMPTY
+    assert prefill_run.Forgotten() is prefill_run.Forgotten()
