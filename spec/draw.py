@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import re
 from collections import defaultdict
 from functools import cache
@@ -116,8 +117,7 @@ def initial(module: ModuleType, config: Path) -> Any:
 
 
 def _parameters(module: ModuleType) -> list[str]:
-    code = module.Initial.__code__
-    return list(code.co_varnames[: code.co_argcount])
+    return list(inspect.signature(module.Initial).parameters)
 
 
 def phase_edges(graph: nx.MultiDiGraph, module: ModuleType) -> dict[tuple[str, str], set[str]]:

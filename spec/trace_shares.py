@@ -51,15 +51,17 @@ class Shares:
                 self._moves.setdefault((line.kind.partition("_")[0], _step(p)), line)
 
     def tag_of(self, line: Line) -> str:
-        """The tag that TLC is told: of a share the tag of the whole step, if each of its ranges has the right one."""
+        """The tag that TLC is told: of a share the tag of the whole step, if each of its ranges has the right one.  Raises TraceRefused."""
         p = line.physical
         assert p is not None
         what, _, _ = line.kind.partition("_")
         begin = self._moves.get((what, _step(p)))
         if begin is None or begin.physical is None:  # no share: a whole step, or nobody shares
             return p.tag or ""
-        rows = self._rows.get(_step(p))
-        if rows is None or any(rows.tags.get(one) != tag for one, tag in zip(_sources(begin.physical), p.tags or (), strict=False)):
+        rows, moved, tags = self._rows.get(_step(p)), _sources(begin.physical), p.tags or ()
+        if len(tags) != len(moved):  # an end has no ranges of its own to be counted by, and of no tag nothing is wrong
+            raise TraceRefused(line.where, f"{line} has tags of {len(tags)} ranges, {begin.where} began {len(moved)}: one for each")
+        if rows is None or any(rows.tags.get(one) != tag for one, tag in zip(moved, tags, strict=True)):
             return f"other: {p.tag}"
         return rows.tag
 

@@ -88,6 +88,16 @@ def other_range_tag(kind: str) -> Any:
     return change
 
 
+def fewer_tags(kind: str) -> Any:
+    """The tags of a share's end leave out a range, of which then nobody says what was moved."""
+
+    def change(lines: Lines) -> Lines:
+        lines[of_hand(lines, kind)]["tags"].pop()
+        return lines
+
+    return change
+
+
 def no_share(lines: Lines) -> Lines:
     """Rank 1 sends nothing of one step, and Decode is told that this was its share."""
     return without({"kind": "read_end", "member": 1}, {"kind": "read_begin", "member": 1})(lines)
@@ -127,6 +137,8 @@ TAMPERED = {
     "other rows at one rank": (HAND, changed({"tag": "0" * 16}, kind="write_end"), "every rank computes the same rows"),
     "a torn share of a save": (HAND, other_range_tag("save_end"), "what was saved is still what was computed"),
     "a torn share of a read": (DECODE, other_range_tag("read_end"), "what is read is what was computed"),
+    "a share of a save of which a range is not told": (HAND, fewer_tags("save_end"), r"has tags of \d ranges, .+ began \d: one for each"),
+    "a share of a read of which a range is not told": (DECODE, fewer_tags("read_end"), r"has tags of \d ranges, .+ began \d: one for"),
     "a share that nobody sent": (DECODE, no_share, r"read their share of run \d+ chunk \d layer \d, and index at \d+ was read by none"),
     "a share that nobody saved": (HAND, without({"kind": "save_end"}, {"kind": "save_begin"}), r"was saved by none"),
     "a share that two ranks send": (DECODE, one_share_twice, r"each row is read once for Decode rank 0"),

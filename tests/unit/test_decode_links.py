@@ -16,7 +16,7 @@ from tidegate.engine.http.server import Refused
 from tidegate.engine.owner import Owner
 from tidegate.protocol.effects import Effect, RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Abort, Committed, Message, ReadDone, RunFailed, Start, TransferId, decode, encode
+from tidegate.protocol.messages import VERSION, Abort, Committed, Message, ReadDone, Retire, RunFailed, Start, TransferId, decode, encode
 
 DIGEST = "0123456789abcdef"
 
@@ -185,16 +185,51 @@ def test_a_decode_speaks_about_its_own_runs_only(bench: Bench) -> None:
     bench.until("r1", "r2")
     bench.heard.clear()
     mine, report = ReadDone(TransferId(1, 1, 1), 0, 1, 11, 5), ReadDone(TransferId(2, 1, 1), 0, 1, 11, 5)
-    for message in (report, Abort("r2", 2)):
+    for message in (report, Abort("r2", 2), Retire("r2", 2)):
         one.send_multipart([address, control.MESSAGE, encode(message)])
     one.send_multipart([address, control.MESSAGE, encode(mine)])
     other.send_multipart([foreign, control.MESSAGE, encode(Abort("r2", 2))])
     one.send_multipart([address, b"what"])
     end = time.monotonic() + 10
-    while (len(bench.heard), bench.owner.refused) != (2, 3) and time.monotonic() < end:
+    while (len(bench.heard), bench.owner.refused) != (2, 4) and time.monotonic() < end:
         threading.Event().wait(0.005)
-    assert bench.owner.refused == 3
+    assert bench.owner.refused == 4
     assert bench.heard in ([mine, Abort("r2", 2)], [Abort("r2", 2), mine])
+
+
+def test_where_a_decode_refuses_later_runs_go_on_and_nothing_of_its_old_life_begins(bench: Bench) -> None:
+    router, port = bench.decode()
+    going = bench.call(port)
+    welcome(router)
+    bench.until("r1")
+    refused = bench.call(port, attempt=2, incarnation=6)  # it was started anew, with other layers
+    welcome(router, 6, "f" * 16)
+    assert "has mapped another layout" in str(refused.get())
+    bench.owner.ask(lambda: bench.links.send(Committed(TransferId(1, 1, 1))))
+    while (frames := router.recv_multipart())[1] == control.HELLO:
+        pass
+    assert decode(frames[2]) == Committed(TransferId(1, 1, 1))
+    stale = bench.call(port, attempt=3)  # by the life that had our layout
+    assert bench.began == ["r1"]
+    welcome(router, 6)
+    assert "that one has ended" in str(stale.get())
+    bench.owner.ask(bench.links.close)
+    assert going.get() == Refused(503, "this Prefill is stopping", again=True)
+
+
+def test_what_is_known_of_a_run_goes_with_it(bench: Bench) -> None:
+    router, port = bench.decode()
+    bench.call(port)
+    welcome(router)
+    bench.until("r1")
+    bench.call(port)  # by a retry: a second run of the attempt
+    bench.until("r1", "r1")
+    for run in (1, 2):
+        bench.owner.ask(lambda run=run: bench.links.ended(run, "failed", "why"))  # type: ignore[misc]
+        bench.owner.ask(lambda run=run: bench.links.forgotten(run))  # type: ignore[misc]
+        assert list(bench.links._link_of) == list(bench.links._attempt_of) == [2][run - 1 :]
+        assert bench.links._runs_of == ({1: {2}} if run == 1 else {})
+    assert bench.links._calls == {}
 
 
 def test_so_many_decodes_and_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

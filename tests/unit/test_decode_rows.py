@@ -60,6 +60,17 @@ def test_a_row_is_its_own_until_the_ranks_have_met_and_the_pools_from_then_on(ra
     assert hand.found(PROMPT) == [2]
 
 
+def test_each_attempt_gets_its_own_new_rows_of_every_part() -> None:
+    kinds = [RowKind("main.k", "float32", 4), RowKind("main.v", "float32", 2), KINDS[1]]
+    hand = DecodeRows(DecodeMemory(kinds, **SIZES), {}, rank=1, ranks=2)
+    for attempt, blocks in ((5, (3, 1)), (6, (0, 2))):
+        hand._readers[attempt] = Reader(attempt, attempt - 5, blocks, PROMPT, layers=2, block_size=4)
+    new = {kind.name: torch.tensor([[5.0 + n], [6.0 + n]]).expand(2, kind.width) for n, kind in enumerate(kinds)}
+    hand.append(1, [(5, PROMPT), (6, PROMPT)], {name: rows.contiguous() for name, rows in new.items()})
+    hot, rows, slots = hand.select(1, [6, 5], torch.full((2, 1), PROMPT))
+    assert [[part[rows[i], slots[i, 0]].unique().tolist() for part in hot] for i in range(2)] == [[[6], [7]], [[5], [6]]]
+
+
 def test_the_last_token_of_the_prompt_is_made_again_and_its_own(ranks: list[Rank]) -> None:
     _, hand = ranks
     assert hand.found(PROMPT - 1) == [106]
@@ -76,6 +87,9 @@ def test_another_choice_or_another_place_is_another_digest(ranks: list[Rank]) ->
     leader.found(3)
     hand.found(3)
     assert leader.forward_digest() == hand.forward_digest()
+    leader.found(0, layer=1)
+    hand.found(1, layer=1)
+    assert leader.forward_digest() != hand.forward_digest(), "another position in the last layer"
     for rank, order in ((leader, (4, 5)), (hand, (5, 4))):
         rank.found(*order)
         rank.forward_digest()

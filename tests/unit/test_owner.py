@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
 import time
@@ -18,7 +19,7 @@ import zmq
 from tidegate.engine import control
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.copying import Work
-from tidegate.engine.decode_meeting import fetch
+from tidegate.engine.decode_meeting import Fetched, Meetings, fetch
 from tidegate.engine.decode_memory import DecodeMemory
 from tidegate.engine.decode_peers import Peers
 from tidegate.engine.faults import Injector
@@ -30,6 +31,7 @@ from tidegate.engine.slot_layout import plan_layout
 from tidegate.engine.slots import MemoryServer, SharedMemory
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, decode
+from tidegate.protocol.topology import Topology
 
 
 class Bench:
@@ -215,6 +217,51 @@ def test_a_peer_is_met_once_and_told_what_is_mapped(met: tuple[Peers, control.He
     peers.speaker(b"a")
     with pytest.raises(RemoteProtocolError):
         peers.speaker(b"b")
+
+
+def let_go(before: int) -> bool:
+    """Has this process so many descriptors again, soon?"""
+    end = time.monotonic() + 10
+    while (now := len(os.listdir("/proc/self/fd"))) > before and time.monotonic() < end:
+        threading.Event().wait(0.01)
+    return now <= before
+
+
+def test_of_memories_that_are_not_all_there_none_stays_mapped(met: tuple[Peers, control.Hello]) -> None:
+    _, hello = met
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="tidegate-nobody"):
+        fetch(msgspec.structs.replace(hello, others=("tidegate-nobody",)), Topology(p_tp=2))
+    assert let_go(before)
+
+
+def test_one_hello_of_a_life_is_looked_into_at_a_time_and_the_next_one_again(met: tuple[Peers, control.Hello]) -> None:
+    _, hello = met
+    posted: Any = queue.Queue()
+    told: list[Fetched] = []
+    meetings = Meetings(Topology(), posted.put)
+    for _ in range(2):
+        meetings.begin(hello, told.append)
+        meetings.begin(hello, told.append)
+        posted.get(timeout=60)()
+    assert (len(told), posted.qsize()) == (2, 0)
+    for fetched in told:
+        for memory in fetched():
+            memory.close()
+
+
+def test_what_is_fetched_when_nobody_wants_it_any_more_is_let_go_of(met: tuple[Peers, control.Hello]) -> None:
+    _, hello = met
+    posted: Any = queue.Queue()
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    meetings = Meetings(Topology(), posted.put)
+    meetings.close()
+    meetings.begin(hello, lambda fetched: None)
+    end = time.monotonic() + 10
+    while threading.active_count() > threads and time.monotonic() < end:
+        threading.Event().wait(0.01)
+    assert let_go(before)
+    assert posted.empty()
 
 
 @pytest.mark.parametrize(("layers", "block_size", "why"), [

@@ -265,6 +265,22 @@ def test_a_load_of_several_chunks_is_the_sum_of_its_parts_and_fails_if_one_does(
     assert ended == [Outcome(False, True, "no", copies=2, bytes=6, seconds=1.75)]
 
 
+def test_a_fill_that_is_made_again_counts_once() -> None:
+    failing = ["the first"]
+    rig = Rig(faults=lambda kind, work: Fault("unknown") if kind == "fill" and failing and failing.pop() else None)
+    rig.begin(1)
+    rig.whole(1)
+    assert rig.begin(2, blocks=OTHERS) == 20
+    rig.wipe()
+    rig.copies.fill(TransferId(2, 1, 1, 0), Work(0, 2), 0, 8, rig.told)
+    rig.hear(2)
+    assert rig.ended[-1].ok
+    assert rig.copies.bytes_reused == 8 * 8
+    for run in (1, 2):
+        rig.copies.end(run)
+    close(rig)
+
+
 @pytest.fixture
 def ranks():
     """Three ranks, each with its memory, over one pool."""
@@ -300,6 +316,21 @@ def test_each_rank_saves_its_share_and_loads_all(ranks):
             assert [int(view.unique().item()) for view in one.rows(chunk, 1)] == expected(one, chunk, 2)
         one.copies.end(1)
     assert ranks[0].pool.stats()["objects"] == 4
+
+
+def test_a_share_of_which_a_layer_was_not_saved_is_found_by_nobody_and_ends_nobody():
+    first = Rig(ranks=2, faults=lambda kind, work: Fault("quiet") if kind == "save" and work.slot == 0 else None)
+    rigs = [first, Rig(pool=first.pool, rank=1, ranks=2)]
+    for one in rigs:
+        one.begin(1)
+        assert not any(outcome.ok for outcome in one.save(1, 1)), "what is spoilt by one layer takes no other"
+    assert first.begin(2, blocks=OTHERS) == 0, "rows of the first layer would be read that nobody saved"
+    for one in rigs:
+        one.copies.end(1)
+    first.copies.end(2)
+    assert first.pool.stats()["objects"] == 0
+    for one in rigs:
+        close(one)
 
 
 def test_all_ranks_are_backed_by_what_the_leader_found(ranks):

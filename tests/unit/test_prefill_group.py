@@ -81,6 +81,7 @@ def test_of_a_run_that_is_forgotten_nothing_is_written() -> None:
     rig.did(rig.group.receive(Retire("r", 5)))
     rig.did(rig.group.forget(1))
     assert (rig.group.runs, rig.group.can_write(1)) == ({}, False)
+    assert (rig.group._over, rig.group._done) == (set(), {}), "a group that has served a million runs remembers the live ones"
 
 
 def test_a_step_is_entered_only_when_every_rank_has_its_load() -> None:
@@ -110,6 +111,21 @@ def test_nothing_is_claimed_for_a_rank_that_still_writes() -> None:
     assert rig.group.was_published(rig.step(2))
     rig.claim(2)
     assert rig.group.sessions[1].slots[0, 1].phase == "computing"
+
+
+def test_lane_and_nonce_of_a_run_that_is_over_stay_its_own_while_a_rank_still_writes() -> None:
+    rig = Rig()
+    rig.claim()
+    rig.group.enter(rig.step(0))
+    rig.did(rig.group.receive(Abort("r", 5, "gone", 0)))
+    rig.did(rig.group.receive(Retire("r", 5)))
+    for member in (2, 1):
+        assert all(session.can_release_lane(1) and session.can_forget(1) for session in rig.group.sessions), "no session knows of it"
+        assert not rig.group.can_release_lane(1), "its blocks would be given away under the writes of a rank"
+        assert not rig.group.can_forget(1), "what the rank says next would be about a run that never was"
+        rig.did(rig.group.hand_wrote(rig.step(member)))
+    assert rig.group.can_release_lane(1)
+    assert rig.group.can_forget(1)
 
 
 @pytest.mark.parametrize("member", range(RANKS))

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from tidegate.engine.config import Request, RunConfig
+from tidegate.engine.model import reference_generate
 from tidegate.engine.pair import PairResult
 from tidegate.engine.report import Comparison, compare, tables, verdict
 from tidegate.engine.worker_io import Line
@@ -28,6 +29,17 @@ CASES: list[tuple[list[Comparison], str]] = [
 @pytest.mark.parametrize(("compared", "said"), CASES)
 def test_the_last_line_tells_failed_from_unequal(compared: list[Comparison], said: str) -> None:
     assert verdict(compared) == said
+
+
+@pytest.mark.parametrize(("tokens", "logits"), [(True, True), (True, False), (False, True)])
+def test_tokens_and_logits_are_each_compared(tokens: bool, logits: bool) -> None:
+    config = RunConfig(requests=(Request("one", (1, 2)),), new_tokens=2, concurrency=1).checked()
+    due, of_due = reference_generate(config.load_model(), (1, 2), config.chunk, 2)
+    got = of_due.float().numpy().tobytes()
+    other = got[:-1] + bytes([got[-1] ^ 1])
+    line = Line("result", ok=True, tokens=due if tokens else [due[0], due[1] ^ 1], logits=got if logits else other)
+    (found,) = compare(config, PairResult(results={0: line}))
+    assert (found.tokens_equal, found.logits_equal, found.equal) == (tokens, logits, tokens and logits)
 
 
 class Figures(dict[str, float]):
