@@ -55,7 +55,7 @@ def say(s: Serving, transfer: TransferId, slot: int, epoch: int) -> None:
     context = zmq.Context[zmq.Socket[bytes]]()
     socket = control.connect(context, port)
     for message in (
-        Committed(transfer), Revoked(transfer), RunFailed("x", transfer.run, transfer.run, "a lie"), ReadDone(transfer, slot, epoch, 1),
+        Committed(transfer), Revoked(transfer), RunFailed("x", transfer.run, transfer.run, "a lie"), ReadDone(transfer, slot, epoch, 1, 1),
         Ready("x", transfer.run, transfer, slot, epoch, 1, 0, 1, True), Retire("x", transfer.run), Retired(transfer.run),
     ):  # fmt: skip
         socket.send_multipart([control.MESSAGE, encode(message)])

@@ -183,7 +183,7 @@ def test_one_that_has_ended_fails_what_it_served_and_nothing_else() -> None:
         with pytest.raises(ValueError, match="peer is not connected"):
             pair.engine.backend._checked(f"prefill-{gone:x}-0", [])
         assert isinstance(pair.prefills[0].hear(), Abort), "it may have had the same START"
-        assert not pair.engine.core.deserted, "who is over is asked for no more: nothing of it stays"
+        assert not pair.engine.core.partings.deserted, "who is over is asked for no more: nothing of it stays"
         pair.serve(0, (2, 3))
         pair.completes(0)
         assert pair.wrong(0) == ""

@@ -123,7 +123,7 @@ def test_what_is_just_within_is_heard() -> None:
 
 
 @pytest.mark.parametrize("made", [lambda reason: Abort("q", 1, reason), lambda reason: RunFailed("q", 1, 2, reason),
-                                  lambda reason: ReadFailed(TransferId(1, 1, 1), 0, 1, 1, reason)])  # fmt: skip
+                                  lambda reason: ReadFailed(TransferId(1, 1, 1), 0, 1, 1, 1, reason)])  # fmt: skip
 def test_a_reason_can_always_be_said(made: Callable[[str], Any]) -> None:
     """It is the text of whatever went wrong, and a peer that refuses it would wait for ever for what it tells."""
     for reason in ("short", "l" * 100_000, "no text: \udcff", "é" * 9000):

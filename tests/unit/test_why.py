@@ -16,7 +16,7 @@ from tidegate.engine.waiting import LIMIT, Status, Wait
 
 
 def status(role: str, seconds: float) -> Status:
-    return Status(role, 7, 1, LIMIT, (Wait("gate", f"the step of {role}", "its slot", seconds),))
+    return Status(role, 7, "1", LIMIT, (Wait("gate", f"the step of {role}", "its slot", seconds),))
 
 
 @pytest.mark.parametrize(("prefill", "decode", "code"), [(1.0, 2.0, 0), (LIMIT + 1, 2.0, 1), (1.0, LIMIT + 1, 1)])
