@@ -23,7 +23,7 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
 SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish")
-RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1}
+RARE = {"Abort": 0.02, "GiveWay": 0.3, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
 
@@ -53,6 +53,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         revoke=rng.choice((1, 4)) if lease else 0, prompts=tuple(rng.randint(1, chunks) for _ in range(attempts)),
         members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
         fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=rng.random() < 0.5,
+        giving_way=rng.random() < 0.5,
     )  # fmt: skip
 
 

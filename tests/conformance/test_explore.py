@@ -23,8 +23,9 @@ from tidegate.spec.world import ARGUMENTS, MESSAGES, World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes",
-         "retire-loss", "retire-abort", "retire-members"]  # fmt: skip
-NAMES = [*QUICK, *(["abort-chunks", "members-abort", "retire-members-abort", "explore-requests", "explore-apart"] if LONG else [])]
+         "retire-loss", "retire-abort", "retire-members", "explore-gives-way"]  # fmt: skip
+LARGE = ["abort-chunks", "members-abort", "retire-members-abort", "explore-requests", "explore-apart", "gives-way"]
+NAMES = [*QUICK, *(LARGE if LONG else [])]
 
 
 def config(name: str) -> Any:
@@ -144,6 +145,13 @@ class NeverResends(DecodeSession):
 class LoadsWhatWasNeverSaved(PrefillSession):
     def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
         return ()
+
+
+class TakesForItsOwnWhatItLeft(PrefillSession):
+    """A run that gave way does not load again what was in the slot of its own."""
+
+    def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
+        return self.earlier(step) if self.plan.is_shared(step.layer) else ()
 
 
 class KeyedByRequest(PrefillSession):
@@ -277,6 +285,7 @@ PLANTED: list[tuple[type, str, str]] = [
     (ForgetsWhatIsAsked, "retire-loss", "Forget"), (KeepsGroups, "retire-abort", "groups"),
     (AnswersForTheForgotten, "retire-loss", "READ_DONE"), (UsesANonceAgain, "retire-abort", "Forget"),
     (RetiresTooEarly, "retire-abort", "Retire"), (DeafToTheLate, "retire-abort", "RUN_FAILED"),
+    (TakesForItsOwnWhatItLeft, "explore-gives-way", "Claim"),
     (RemembersMore, "explore-lease", "ReadEnd"), (Counts, "explore-lease", "they count something"),
 ]  # fmt: skip
 
