@@ -93,7 +93,8 @@ class Admission:
 
     def _measured(self) -> list[Sample]:
         worker = self._worker
-        return decode_samples(self._core, self._engine.owner, waiting=self.waiting, drafted=worker.drafted, accepted=worker.accepted)
+        return decode_samples(self._core, self._engine.owner, waiting=self.waiting, drafted=worker.drafted, accepted=worker.accepted,
+                              dropped=worker.turns.dropped)  # fmt: skip
 
     # ---- in -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ same; nobody owns a block twice; a run that finds no room waits, first come, fir
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from tidegate.engine.slot_layout import block_span
 
@@ -49,13 +50,17 @@ class BlockAllocator:
             raise ValueError(f"{self._kind} {run} has asked for its blocks already")
         self._waiting[run] = tokens
 
-    def admitted(self, most: int | None = None) -> list[int]:
-        """The runs that get their blocks now, at most so many: the first of those that wait, as long as there is room for it."""
+    def admitted(self, most: int | None = None, *, may: Callable[[int, int], bool] = lambda run, tokens: True) -> list[int]:
+        """The runs that get their blocks now, at most so many: the first of those that wait, as long as there is room for it.  may: is
+        asked of each that would get them, (run, tokens); those that may not are passed over.
+        """
         got = []
         for run, tokens in list(self._waiting.items())[:most]:
             need = block_span(0, tokens, self.block_size)
             if need > len(self._free):
                 break  # a later, shorter run could overtake it for ever
+            if not may(run, tokens):
+                continue
             self._owned[run] = tuple(self._free.popleft() for _ in range(need))
             del self._waiting[run]
             got.append(run)

@@ -95,6 +95,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     resend_seconds: float = 0.5
     deadline_seconds: float = 120.0
     preempt_after: int = 0  # tokens that a request makes on Decode before it gives way to others; 0: it never does
+    prefill_preempt_after: int = 0  # tokens of a prompt that Prefill computes before it gives way, likewise
     abort_after: dict[str, float] = {}  # request id -> seconds after which its client gives up; for tests
     proxy_faults: tuple[FaultSpec, ...] = ()  # of START
     prefill_faults: tuple[FaultSpec, ...] = ()
@@ -266,7 +267,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.prefill_lanes >= 1, f"max_num_seqs is {self.prefill_lanes} on Prefill: at least one request is computed at a time"),
             (self.step_tokens == 0 or self.step_tokens >= self.chunk,
              f"step_tokens is {self.step_tokens}: a step holds a chunk of {self.chunk} tokens at least"),
-            (self.preempt_after >= 0, f"preempt_after_tokens is {self.preempt_after}: 0 (never) or more"),
+            *((after >= 0, f"preempt_after_tokens is {after} on {side}: 0 (never) or more")
+              for after, side in ((self.prefill_preempt_after, "Prefill"), (self.preempt_after, "Decode"))),
             (self.pull_threads >= 1, f"pull threads is {self.pull_threads}: at least 1 must copy"),
             (self.read_lease >= 0, f"read lease is {self.read_lease} s: 0 (never revoke) or more"),
             (self.wait_limit_seconds > 0, f"wait limit is {self.wait_limit_seconds} s: more than 0"),
@@ -290,9 +292,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             (self.num_blocks == 0 or self.num_blocks >= blocks,
              f"num_blocks is {self.num_blocks}: the longest prompt needs {blocks} blocks of {self.block_size}; give at least as many, "
              "or leave it (num_gpu_blocks_override) out"),
-            (self.pool_blocks == 0 or self.pool_blocks >= objects,
+            (self.pool_blocks == 0 or self.pool_blocks >= objects * self.prefills,
              f"pool_blocks is {self.pool_blocks}: the longest prompt needs {objects} of {self.block_size} tokens in chunks of "
-             f"{self.chunk}; give at least as many, or 0"),
+             f"{self.chunk}, on each of {self.prefills} Prefills; give at least {objects * self.prefills}, or 0"),
             (longest <= model.max_position_embeddings,
              f"{longest} tokens in the longest request: the model ends at {model.max_position_embeddings}; give a shorter prompt or fewer "
              "new tokens (--prompt-file, --new-tokens)"),

@@ -14,18 +14,22 @@ __all__ = ["Parking"]
 
 
 class Parking:
-    """readers: of the attempts that have a row, attempt -> its reader; hands: the other ranks, if there are any."""
+    """readers: of the attempts that have a row, attempt -> its reader; hands: the other ranks, if there are any; preempted, resumed: how
+    often.
+    """
 
     hands: DecodeHands | None = None
 
     def __init__(self, memory: DecodeMemory, readers: dict[int, Reader]) -> None:
         self._memory, self._readers = memory, readers
         self._parked: dict[int, Reader] = {}
+        self.preempted = self.resumed = 0
 
     def park(self, attempt: int) -> None:
         """Its row goes to whoever waits for one.  KeyError for an attempt that has no reader."""
         self._parked[attempt] = self._readers.pop(attempt)
         self._memory.park(attempt)
+        self.preempted += 1
         if self.hands is not None:
             self.hands.park(attempt)
 
@@ -38,6 +42,7 @@ class Parking:
     def returned(self) -> list[int]:
         """Those that have a row again now."""
         new = self._memory.unparked()
+        self.resumed += len(new)
         for one in new:
             self._readers[one.attempt] = reader = self._parked.pop(one.attempt)
             reader.move(one.row)

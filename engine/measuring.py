@@ -32,6 +32,8 @@ def prefill_samples(core: PrefillCore, owner: Owner, *, calls: int, bytes_saved:
         *_waits(core.watch),
         Sample("prefill_calls", "Prompts taken and not answered.", calls),
         *_blocks(core.blocks.free, core.blocks.blocks),
+        *_preemptions(core.parking.preempted, core.parking.resumed),
+        Sample("gave_way_total", "Times that a run gave its blocks to others between two chunks.", core.parking.gave_way),
         Sample("gates_total", "Layer buffers waited for and got.", t.gates),
         Sample("gate_wait_seconds_total", "Time that the computing thread waited for gates and fills.", t.blocked),
         Sample("save_seconds_total", "Time that saves took.", t.save),
@@ -42,8 +44,10 @@ def prefill_samples(core: PrefillCore, owner: Owner, *, calls: int, bytes_saved:
     ]
 
 
-def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int, accepted: int) -> list[Sample]:
-    """Of a Decode rank; waiting: prompts that have no memory yet; drafted, accepted: tokens that were guessed, and that came true."""
+def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int, accepted: int, dropped: int = 0) -> list[Sample]:
+    """Of a Decode rank; waiting: prompts that have no memory yet; drafted, accepted: tokens that were guessed, and that came true;
+    dropped: requests that gave their blocks to others, and began anew.
+    """
     s, now, hot = core.session, time.monotonic(), core.memory.hot.counts
     return [
         *_phases({"RequestCompletion": s.attempts, "FailureInvalidation": s.dests, "Read": s.reads}),
@@ -52,6 +56,8 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int
         *_waits(core.watch),
         Sample("prompts_waiting", "Prompts that wait for memory.", waiting),
         *_blocks(core.memory.allocator.free, core.memory.allocator.blocks),
+        *_preemptions(core.parking.preempted, core.parking.resumed),
+        Sample("gave_way_total", "Times that a request gave its blocks to others, and began anew.", dropped),
         Sample("hot_rows", "Requests that can have a hot buffer at once.", core.memory.rows),
         Sample("hot_rows_free", "Hot buffers that nobody has.", core.memory.free_rows),
         Sample("hot_hits_total", "Rows that top-k wanted and the hot buffer had.", hot.hits),
@@ -63,6 +69,13 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int
         *(Sample("pulled_bytes_total", "Read from Prefill's memory.", n, (("kind", kind),)) for kind, n in sorted(core.pulled.items())),
         _refused(owner),
     ]
+
+
+def _preemptions(preempted: int, resumed: int) -> tuple[Sample, Sample]:
+    return (
+        Sample("preemptions_total", "Times that a request was made to wait, so that others go on.", preempted),
+        Sample("resumptions_total", "Times that such a request went on where it was.", resumed),
+    )
 
 
 def _waits(watch: Watch) -> Iterable[Sample]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from tidegate.engine.copying import OnOutcome, Outcome, Work
 from tidegate.engine.pool_interface import Answer, PoolError
-from tidegate.engine.pool_keys import chain_keys, private_key, root_key, stops_of
+from tidegate.engine.pool_keys import chain_keys, pool_objects, private_key, root_key, stops_of
 from tidegate.engine.pool_layout import ExtentLayout
 from tidegate.engine.pool_local import LocalPool
 from tidegate.engine.slot_layout import SlotLayout
@@ -56,10 +56,11 @@ class _Run:
     first row is, in rows from the beginning of an area."""
 
     def __init__(self, keys: list[bytes], stops: list[int], blocks: tuple[int, ...], block_size: int) -> None:
-        firsts = [0, *stops[:-1]]
+        self._firsts, self._block_size = [0, *stops[:-1]], block_size
         self.keys, self.stops = keys, stops
-        self.rows = [stop - first for first, stop in zip(firsts, stops, strict=True)]
-        self.at: Offsets = np.array([blocks[first // block_size] * block_size + first % block_size for first in firsts], np.int64)
+        self.rows = [stop - first for first, stop in zip(self._firsts, stops, strict=True)]
+        self.at: Offsets
+        self.move(blocks)
         self.backed = 0  # objects, from the first on, that an earlier request left
         self.pinned: list[bytes] = []
         self.new: dict[int, list[bytes]] = {}  # of each chunk: allocated, not finished
@@ -67,6 +68,10 @@ class _Run:
         self.full: set[int] = set()  # chunks for which there was no room
         self.copies = 0
         self.over = False
+
+    def move(self, blocks: tuple[int, ...]) -> None:
+        size = self._block_size
+        self.at = np.array([blocks[first // size] * size + first % size for first in self._firsts], np.int64)
 
     def objects(self, first: int, end: int) -> slice:
         """Those that hold tokens [first, end), which begin and end where objects do."""
@@ -76,19 +81,34 @@ class _Run:
 class PoolCopies:
     """Saves, loads and fills.  span: the tokens of a chunk; post: hands a call to the thread that owns the session; model: names the
     weights and everything else that rows depend on; rank, ranks: whose share of the objects is saved here; lookahead: tokens after its
-    own on which a token's rows depend (1 with an MTP layer).  That thread makes every call but `drain` and `close`.
+    own on which a token's rows depend (1 with an MTP layer); room: of the pool's extents, those that this Prefill may fill, 0 for all.
+    That thread makes every call but `drain` and `close`.
     """
 
     def __init__(
         self, pool: LocalPool, memory: SharedMemory, *, span: Span, post: Callable[[Callable[[], None]], None], model: str = "",
-        rank: int = 0, ranks: int = 1, lookahead: int = 0,
+        rank: int = 0, ranks: int = 1, lookahead: int = 0, room: int = 0,
     ) -> None:  # fmt: skip
         self.pool, self.memory, self._span, self._post, self._rank, self._ranks = pool, memory, span, post, rank, ranks
         self._root, self._lookahead = root_key(pool.layout.digest, model), lookahead
         self._runs: dict[int, _Run] = {}
+        self._room, self._reserved = room or pool.extents, dict[int, int]()  # objects; those that each run may need, till it is over
         self.bytes_saved = self.bytes_loaded = self.bytes_reused = self.tokens_reused = 0
 
     # ---- the run -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, run: int, tokens: int) -> bool:
+        """Is there room for all its objects, beside those of the runs that have reserved?  One that is alone has all the room."""
+        if run not in self._reserved:
+            need = pool_objects(tokens, self.memory.layout.block_size, self._span(run, 1)[1])
+            if self._reserved and need + sum(self._reserved.values()) > self._room:
+                return False
+            self._reserved[run] = need
+        return True
+
+    def move(self, run: int, blocks: tuple[int, ...]) -> None:
+        """From now on the run's rows lie in these blocks."""
+        self._runs[run].move(blocks)
 
     def begin(self, run: int, start: Start, blocks: tuple[int, ...], backed: int | None = None) -> int:
         """Pin what the pool has of the prompt; how many tokens that backs.  The object of the last token is always computed.
@@ -130,6 +150,8 @@ class PoolCopies:
         if state := self._runs.get(run):
             state.over = True
             self._release(run, state)
+        else:
+            self._reserved.pop(run, None)
 
     def drain(self) -> None:
         """Let every copy end; the ends are posted."""
@@ -143,6 +165,7 @@ class PoolCopies:
         if state.over and not state.copies:
             self.pool.remove([key for keys in state.new.values() for key in keys])
             self.pool.unpin(state.pinned)
+            self._reserved.pop(run, None)
             del self._runs[run]
 
     # ---- copies ------------------------------------------------------------------------------------------------------

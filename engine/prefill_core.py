@@ -23,6 +23,7 @@ from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.faults import Injector
 from tidegate.engine.forgetting import RunsOver
 from tidegate.engine.prefill_group import PrefillGroup
+from tidegate.engine.prefill_parking import Parking
 from tidegate.engine.prefill_parts import Claimed, Copies, Links, Run, RunOver, Times
 from tidegate.engine.prefill_places import Places
 from tidegate.engine.prefill_waits import Answers, Found, Poison, Saving, Waiter, Waits, poison_slot
@@ -64,7 +65,8 @@ class PrefillCore:
         self.times = Times()
         self.waits = Waits(session, self.times)
         self.watch = Watch(partial(prefill_waits, self), limit=wait_limit, warn=warn)
-        self.places = Places(session, blocks, apart=apart, say=say)
+        self.places = Places(session, blocks, apart=apart, say=say, reserve=lambda run, tokens: self.copies.reserve(run, tokens))
+        self.parking = Parking(session, self.places, self.execute)
         self._ahead: dict[int, None] = {}  # runs whose next step is to be claimed ahead, first come first
         self._due: deque[Effect] = deque()  # decided, and still to be carried out
         self.open: dict[TransferId, Claimed] = {}  # steps ahead, once they may be written; the computing thread takes them out
@@ -113,7 +115,15 @@ class PrefillCore:
         """The run as it is now that its turn has come: what runs before it left in the pool backs it."""
         if self.session.run_state(run.nonce).phase != "running":
             return run
-        return run._replace(backed=self.copies.begin(run.nonce, run.start, run.blocks))
+        if run.chunk > 1:  # it was preempted, and has begun long ago
+            return run
+        return self.parking.begun(run._replace(backed=self.copies.begin(run.nonce, run.start, run.blocks)))
+
+    def preempt(self, run: int) -> bool:
+        """As `Parking.preempt`; nothing is claimed for it ahead of need."""
+        if done := self.parking.preempt(run):
+            self._ahead.pop(run, None)
+        return done
 
     def fill(self, step: TransferId, at: Claimed, first: int, end: int) -> Future[Outcome]:
         """Have the backed rows [first, end) of `step` copied into its slot; the outcome, once that has stopped.  RunOver if its run
@@ -140,8 +150,8 @@ class PrefillCore:
         for step in steps:
             if self.is_writable(step):
                 self._due.extend(self.session.write(step.run))
-                if self._can_go_ahead:
-                    self._ahead[step.run] = None
+                if self._can_go_ahead and not (self.places.queued and step.layer == self.session.plan.layers):
+                    self._ahead[step.run] = None  # not for its next chunk while others wait: it may have to give way
             else:
                 over[step] = self.over_now(step.run)
         self._go_ahead()
@@ -222,6 +232,7 @@ class PrefillCore:
     def _run_ended(self, run: int, verdict: str, reason: str) -> None:
         self._say(f"prefill run {verdict}{': ' + reason if reason else ''}")
         self.places.ended(run)
+        self.parking.forget(run)
         self._ahead.pop(run, None)
         for step in [step for step in self.open if step.run == run]:
             self.open.pop(step, None)
@@ -302,8 +313,18 @@ class PrefillCore:
         self._poison()
         for run in self.places.given_back(self.answers.runs):
             self._teller.forget(run)
+        for stays in self.parking.look(self.answers.runs):
+            self.ready_runs.put(stays)
+        self._poison()
+        self._give_blocks()
+        if self.parking.ask():
+            self._give_blocks()
+
+    def _give_blocks(self) -> None:
         for run in self.places.admitted():
-            self.ready_runs.put(Run(run, self.session.starts[run], self.session.runs[run].chunks, self.blocks.of(run)))
+            blocks = self.blocks.of(run)
+            back = self.parking.returned(run, blocks)
+            self.ready_runs.put(back or Run(run, self.session.starts[run], self.session.runs[run].chunks, blocks))
 
     def tick(self) -> None:
         """Every resend interval: greet, say READY again, take back what is past its lease."""

@@ -4,7 +4,7 @@
     engine.attach(copies=..., links=...)
     engine.open()
     while (run := engine.next_run()) is not None:
-        for chunk in range(1, run.chunks + 1):
+        for chunk in range(run.chunk, run.chunks + 1):
             step = engine.start(run, chunk)
             if step.begin == step.end:                      # the pool has all of it, from an earlier request
                 engine.copy_step()
@@ -20,7 +20,8 @@ Rules: layers come in order, each with these three calls in this order; rows are
 `kv_written` and `layer_done` may come together, after attention (a vLLM connector's `save_kv_layer`), which costs overlap and nothing
 else; after `RunOver` nothing more is computed for that run.  A run that failed in the middle of a layer has stopped writing before any
 other run can have its slot, because slots are claimed for the run that wrote last or for the one whose thread waits, and that thread
-is the one that computes.  Several runs in one step: `start_all` and `wait_for_all`, with the same calls after them.
+is the one that computes.  Several runs in one step: `start_all` and `wait_for_all`, with the same calls after them.  Between two
+chunks `preempt` has a run give its blocks to others; after `resume` it comes out of `next_run` again, with other blocks and its next chunk.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class PrefillEngine(PrefillCalls):
         called in the engine's own thread.
         """
         self.core.copies, self.core.links, self._hands = copies, links, hands
+        self.core.parking.copies = copies
 
     def open(self) -> None:
         """Begin to listen."""
@@ -150,6 +152,25 @@ class PrefillEngine(PrefillCalls):
         found = self.owner.ask(partial(self.core.claim, *steps, enough=1)).wait()
         return [step in found for step in steps]
 
+    def lacks_blocks(self) -> bool:
+        """Does a run wait for blocks that others have?"""
+        return self.owner.ask(self.core.places.lacks_blocks)
+
+    def preempt(self, run: int) -> bool:
+        """Have `run`, of which a chunk is computed and another is to come, give its blocks to whoever waits, as soon as nothing reads or
+        saves there any more; it keeps what the pool has of it, and is not computed before `resume`.
+
+        False, with nothing changed, where that is not possible just now: its next chunk has its slot already (`ready` takes it), or is its
+        first, or the run is over.  ValueError for a run that is preempted.
+        """
+        return self.owner.ask(partial(self.core.preempt, run))
+
+    def resume(self, run: int) -> None:
+        """Have it go on as soon as there is room, after those that wait already.  Nothing if it is over; ValueError for a run that is not
+        preempted.
+        """
+        self.owner.ask(partial(self.core.parking.resume, run))
+
     def close(self) -> dict[str, float]:
         """Let every copy end and be told, write the trace's last line, give all but the memory back; statistics (seconds, counts)."""
         if self._behind is not None:
@@ -166,7 +187,8 @@ class PrefillEngine(PrefillCalls):
         return {
             "gates": times.gates, "blocked_s": times.blocked, "reads_s": times.reads, "load_s": times.load, "save_s": times.save,
             "slot_bytes": layout.size, "slots": layout.slots, "blocks": layout.blocks, "blocks_free": self.blocks.free,
-            "refused": self.owner.refused, "slots_free": layout.slots - len(busy),
+            "refused": self.owner.refused, "slots_free": layout.slots - len(busy), "preempted": self.core.parking.preempted,
+            "gave_way": self.core.parking.gave_way, "resumed": self.core.parking.resumed,
         }  # fmt: skip
 
     def _crash(self, error: BaseException) -> None:

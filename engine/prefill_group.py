@@ -95,10 +95,21 @@ class PrefillGroup:
     def can_miss(self, run: int) -> bool:
         return any(run in session.runs and session.can_miss(run) for session in self.sessions)
 
-    def can_release_lane(self, lane: int) -> bool:
+    def can_release_lane(self, lane: int, *, given_way: int = 0) -> bool:
         """At every member, and does none still write there?"""
         writing = any(self.lanes[step.run] == lane for steps in self._writing.values() for step in steps)
-        return not writing and all(session.can_release_lane(lane) for session in self.sessions)
+        return not writing and all(session.can_release_lane(lane, given_way=given_way) for session in self.sessions)
+
+    def has_claimed(self, step: TransferId) -> bool:
+        """Has the leader taken its gate, and so may the others?"""
+        return self.leader.has_claimed(step)
+
+    def can_give_way(self, run: int) -> bool:
+        """Can every member?"""
+        return all(run in session.runs and session.can_give_way(run) for session in self.sessions)
+
+    def has_lost(self, run: int) -> bool:
+        return self.leader.has_lost(run)
 
     def is_held(self, transfer: TransferId) -> bool:
         return self._of(transfer).is_held(transfer)
@@ -124,6 +135,10 @@ class PrefillGroup:
     def miss(self, run: int) -> list[Effect]:
         session = next(session for session in self.sessions if run in session.runs and session.can_miss(run))
         return self._followed(session, session.miss(run))
+
+    def give_way(self, run: int) -> list[Effect]:
+        """At every member."""
+        return [effect for session in self.sessions for effect in session.give_way(run)]
 
     def enter(self, *steps: TransferId) -> list[tuple[int, list[tuple[TransferId, int, int]]]]:
         """`steps` begin, with all members: (member, its (step, slot, epoch) of each) of each hand.  Ask can_write first."""

@@ -31,6 +31,7 @@ from tidegate.engine.rank_words import (
     HandWord,
     Here,
     LeaderWord,
+    Moved,
     Poisoned,
     Remove,
     Stats,
@@ -151,6 +152,9 @@ class PrefillHand:
             case Begin(run, start, chunks, blocks, backed):
                 self._known[run] = Run(run, start, chunks, blocks, backed)
                 self.copies.begin(run, start, blocks, backed)
+            case Moved(run, blocks):
+                self._known[run] = self._known[run]._replace(blocks=blocks)
+                self.copies.move(run, blocks)
             case Compute(parts):
                 self._steps.put([(self._known[run], chunk) for run, chunk in parts])
             case Go(steps):

@@ -17,7 +17,20 @@ from tidegate.engine.prefill_core import PrefillCore
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import OnEnd, RunOver
 from tidegate.engine.prefill_waits import Poison
-from tidegate.engine.rank_words import Attended, Begin, Compute, CopyBegins, CopyEnded, Ended, Go, HandWord, Poisoned, Remove, Written
+from tidegate.engine.rank_words import (
+    Attended,
+    Begin,
+    Compute,
+    CopyBegins,
+    CopyEnded,
+    Ended,
+    Go,
+    HandWord,
+    Moved,
+    Poisoned,
+    Remove,
+    Written,
+)
 from tidegate.protocol.messages import Start, TransferId
 
 __all__ = ["PrefillHands"]
@@ -60,6 +73,15 @@ class PrefillHands:
                 self._ends.pop((kind, step))(step, outcome)
 
     # ---- copies ---------------------------------------------------------------------------------------------------
+
+    def reserve(self, run: int, tokens: int) -> bool:
+        """In the pool that all ranks share."""
+        return self._own.reserve(run, tokens)
+
+    def move(self, run: int, blocks: tuple[int, ...]) -> None:
+        """At every rank."""
+        self._own.move(run, blocks)
+        self._hands.say_all(Moved(run, blocks))
 
     def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
         """What the leader finds in the pool backs all ranks: it has pinned it."""

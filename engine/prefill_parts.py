@@ -29,7 +29,7 @@ class Run(NamedTuple):
     """A run that has its blocks.
 
     nonce: its name; blocks: ids, in the order of its tokens, the same in every slot; backed: tokens of its prompt whose rows the pool
-    has from earlier requests, and the engine copies.
+    has from earlier requests, and the engine copies; chunk: the next one, 1 unless the run was preempted.
     """
 
     nonce: int
@@ -37,6 +37,7 @@ class Run(NamedTuple):
     chunks: int
     blocks: tuple[int, ...]
     backed: int = 0
+    chunk: int = 1
 
 
 class Step(NamedTuple):
@@ -133,6 +134,14 @@ class Links(Protocol):
 
 class Copies(Protocol):
     """The host KV pool as runs see it; owner's thread.  Each load, save and fill ends with one on_end, when the copy has stopped."""
+
+    def reserve(self, run: int, tokens: int) -> bool:
+        """Is there room for all that a run of so many tokens saves, beside what other runs may still save?  From then on it has it, to
+        the end of its copies; asked again it has it still.
+        """
+
+    def move(self, run: int, blocks: tuple[int, ...]) -> None:
+        """The run, of which no copy is under way, goes on in other blocks."""
 
     def begin(self, run: int, start: Start, blocks: tuple[int, ...]) -> int:
         """The run's turn has come: pin what the pool has of its prompt; how many tokens that backs, at least one fewer than there are."""

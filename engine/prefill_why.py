@@ -89,4 +89,4 @@ def _needed_by(slot: object) -> str:
 
 def _blocks(core: PrefillCore) -> Iterator[Wait]:
     for run in core.places.queued:
-        yield Wait("blocks", _run(core, run), f"blocks: {core.blocks.why(run)}", transfer=str(run))
+        yield Wait("blocks", _run(core, run), f"room: {core.places.why(run)}", transfer=str(run))

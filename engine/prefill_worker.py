@@ -68,7 +68,7 @@ class PrefillWorker:
         )  # fmt: skip
         self.copies = PoolCopies(
             pool, self.memory, span=engine.core.span, post=engine.owner.post, model=rows, rank=0, ranks=config.p_tp,
-            lookahead=config.model_config().lookahead,
+            lookahead=config.model_config().lookahead, room=config.pool_objects // config.prefills,
         )  # fmt: skip
         self.links = DecodeLinks(
             engine.owner, self.context, engine.hello, engine.core, max_waiting=config.max_waiting, faults=self.faults,
@@ -79,7 +79,9 @@ class PrefillWorker:
             engine.attach(copies=lockstep, links=self.links, hands=lockstep)
         else:
             engine.attach(copies=self.copies, links=self.links)
-        self.batches = Batches(engine, tokens=config.step_tokens or config.chunk, chunk_tokens=config.chunk)
+        self.batches = Batches(
+            engine, tokens=config.step_tokens or config.chunk, chunk_tokens=config.chunk, after=config.prefill_preempt_after
+        )
         self.http = self._http()
         self.compute, self.steps, self.chunks = 0.0, 0, 0
 

@@ -15,8 +15,8 @@ from tidegate.protocol.messages import Start, TransferId
 
 __all__ = [
     "Attended", "Begin", "Compute", "Connect", "CopyBegins", "CopyEnded", "Disconnect", "Ended", "Failed", "Forward", "Go", "HandWord",
-    "Here", "LeaderWord", "Own", "Owned", "Park", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled", "Stats",
-    "Stop", "Unpark", "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
+    "Here", "LeaderWord", "Moved", "Own", "Owned", "Park", "PartWord", "Poisoned", "Read", "ReadEnded", "Reclaim", "Remove", "Scheduled",
+    "Stats", "Stop", "Unpark", "Written", "pack", "pack_part", "unpack_hand", "unpack_leader", "unpack_part",
 ]  # fmt: skip
 
 
@@ -35,6 +35,13 @@ class Begin(Word, frozen=True):
     chunks: int
     blocks: tuple[int, ...]
     backed: int
+
+
+class Moved(Word, frozen=True):
+    """The run gave way, and goes on in these blocks."""
+
+    run: int
+    blocks: tuple[int, ...]
 
 
 class Compute(Word, frozen=True):
@@ -218,7 +225,7 @@ class Failed(Word, frozen=True):
 
 
 LeaderWord = (
-    Begin | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Disconnect | Own | Read | Scheduled | Park | Unpark
+    Begin | Moved | Compute | Go | CopyBegins | Remove | Ended | Poisoned | Connect | Disconnect | Own | Read | Scheduled | Park | Unpark
     | Reclaim | Forward | Stop
 )
 HandWord = Here | Written | Attended | CopyEnded | Owned | ReadEnded | Stats | Failed

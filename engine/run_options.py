@@ -159,6 +159,7 @@ def run_config(settings: Settings, requests: tuple[Request, ...], **rest: Any) -
         "wait_limit_seconds": min(p.wait_limit_seconds, settings.decode.wait_limit_seconds),
         "read_retries": (settings.target.remote or RemoteExtra()).data_read_retries,
         "preempt_after": settings.decode.preempt_after_tokens,
+        "prefill_preempt_after": p.preempt_after_tokens,
         "deadline_seconds": settings.decode.deadline_seconds or default_deadline(requests),
     })).checked()  # fmt: skip
 

@@ -160,8 +160,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         "seconds after which what waits (a slot for Decode's answer, a prompt for memory) is said in the log and makes /health false, more "
         "than 0; the smaller of both sides' counts", "-", lambda value: value > 0)] = 30.0  # fmt: skip
     preempt_after_tokens: Annotated[int, Key(
-        "Decode's: tokens that a request makes before it gives its place to one that waits for memory, 0 or more; 0: it keeps its place "
-        "to its end", "-", _least(0))] = 0  # fmt: skip
+        "tokens after which who waits for memory may have it, 0 or more; 0: never. Decode's: that a request makes before it gives its "
+        "place away; Prefill's: of a prompt, that it computes before it gives its blocks away, between two chunks", "-", _least(0))] = 0
     num_gpu_blocks_override: Annotated[int | None, Key(
         "blocks of each layer buffer, at least 1; left out: what the prompts at once need", "what memory allows",
         _least(1))] = None  # fmt: skip

@@ -109,7 +109,7 @@ class PrefillSession(MeetsDecodes):
 
     def load_end(self, step: TransferId, ok: bool) -> list[Effect]:
         """The load for `step` has ended; System.LoadEnd.  A load that failed fails the run."""
-        gate, needed = self.gate_of(step), self.needed(step)
+        gate, needed = self.gate_of(step), self.earlier(step)
         slot = self.slots[gate]
         loading = bool(needed) and all(PO.CanUnpin(self._object(key), step) for key in needed)
         self._need(PB.CanLoadEnded(slot) and loading, f"no load is under way into {named(gate)} for it",
@@ -131,6 +131,18 @@ class PrefillSession(MeetsDecodes):
         reason = f"an earlier chunk of layer {step.layer} is not in the pool (save failed, or evicted)"
         self._fail(run, reason, effects, tell=True)
         return self._did("Miss", effects, run=run, member=self.member)
+
+    def give_way(self, run: int) -> list[Effect]:
+        """Between two chunks: the run leaves the slots of its own, and loads them again when it goes on; System.GiveWay.
+
+        Shared slots it has left already.  Once all gates of its lane are free its blocks may be given to others.
+        """
+        self._need(self.can_give_way(run), "a run gives way between two chunks, all of them in the pool, with no slot taken for the next",
+                   machine="PrefillRun", state=self.run_state(run), event=f"GiveWay of run {run}")  # fmt: skip
+        for gate, slot in self.slots.items():
+            if PB.CanLeave(slot, run):
+                self.slots[gate] = self._settled(PB.Leave(slot, run))
+        return self._did("GiveWay", [], run=run, member=self.member)
 
     def evict(self, key: tuple[int, int]) -> list[Effect]:
         """The pool gives up object (run, chunk); System.Evict."""

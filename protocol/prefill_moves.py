@@ -85,14 +85,18 @@ class PrefillMoves(Session):
         state = self.runs[run]
         return TransferId(run, state.chunk, state.layer, self.member)
 
-    def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
-        """The pool objects (run, chunk) that must be loaded before `step` computes."""
-        if step.chunk == 1 or not self.plan.is_shared(step.layer):
-            return ()
+    @staticmethod
+    def earlier(step: TransferId) -> tuple[tuple[int, int], ...]:
+        """The pool objects (run, chunk) that a load for `step` reads."""
         return tuple((step.run, chunk) for chunk in range(1, step.chunk))
 
+    def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
+        """Those that must be loaded before `step` computes."""
+        return () if self._extends(step) else self.earlier(step)
+
     def _extends(self, step: TransferId) -> bool:
-        return not self.plan.is_shared(step.layer) and step.chunk > 1
+        """A slot of its own that the run still has is extended: its earlier chunks are there."""
+        return not self.plan.is_shared(step.layer) and step.chunk > 1 and self.slots[self.gate_of(step)].owner == step.run
 
     def gate_of(self, step: TransferId) -> Gate:
         """The gate of `step`: (its layer's slot, its run's lane), a key of `slots`."""
@@ -142,6 +146,27 @@ class PrefillMoves(Session):
         state = self.run_state(run)
         return PR.CanAct(state) and any(map(PO.Missing, map(self._object, self.needed(self.step_of(run)))))
 
+    def can_give_way(self, run: int) -> bool:
+        """Is it between two chunks, in the slots of its own, where there are such, and finds in the pool all that it needs to go on?"""
+        state = self.run_state(run)
+        if not PR.CanAct(state) or state.layer != 1:
+            return False
+        own = [slot for slot in self.slots.values() if slot.owner == run]
+        stands = bool(own) or len(self.plan.shared) == self.plan.layers
+        return stands and all(PB.CanExtend(slot, run) for slot in own) and self.has_saved(run)
+
+    def has_saved(self, run: int) -> bool:
+        """Is all of its earlier chunks in the pool?"""
+        return all(PO.CanPin(self._object(key)) for key in self.earlier(self.step_of(run)))
+
+    def has_slots(self, run: int) -> bool:
+        """Is there a slot that the run may still write into?"""
+        return any(slot.owner == run for slot in self.slots.values())
+
+    def has_lost(self, run: int) -> bool:
+        """Will something of its earlier chunks never be readable, so that it can go on only in what it has?"""
+        return any(PO.Missing(self._object(key)) for key in self.earlier(self.step_of(run)))
+
     def can_stop(self, run: int) -> bool:
         """Has the run no verdict here, so that its failure at another member must stop it?"""
         return PR.CanFail(self.run_state(run))
@@ -152,11 +177,13 @@ class PrefillMoves(Session):
     def can_revoke(self, transfer: TransferId) -> bool:
         return TR.CanRevoke(self.transfers.get(transfer) or TR.Initial())
 
-    def can_release_lane(self, lane: int) -> bool:
-        """May the blocks of `lane` be given to other lanes?  Nobody writes or reads them: no run that is in it goes on, and all of
-        its gates are free.  A run may begin in the lane at any time: its gates alone keep it from what others still need."""
+    def can_release_lane(self, lane: int, *, given_way: int = 0) -> bool:
+        """May the blocks of `lane` be given to other lanes?  Nobody writes or reads them: no run that is in it goes on, but for the one
+        that has given way and will have other blocks, and all of its gates are free.  A run may begin in the lane at any time: its gates
+        alone keep it from what others still need."""
         free = all(state.phase == "free" for (_, k), state in self.slots.items() if k == lane)
-        return free and not any(self.lanes[run] == lane and PR.CanFail(state) for run, state in self.runs.items())
+        in_it = (run for run, state in self.runs.items() if self.lanes[run] == lane and PR.CanFail(state))
+        return free and all(run == given_way for run in in_it)
 
     def is_held(self, transfer: TransferId) -> bool:
         """Is READY still worth repeating?"""

@@ -33,7 +33,7 @@ _NAMES = {
     "MaxUnknown": "unknown", "MaxSaveFail": "save", "MaxLoadFail": "load", "MaxEvict": "evict", "MaxAbort": "abort",
     "MaxRevoke": "revoke", "MaxCrashDecode": "crash_decode", "MaxCrashPrefill": "crash_prefill", "IndexerBlocks": "indexer_blocks",
 }  # fmt: skip
-_FLAGS = {"ReadLease": "read_lease", "Retiring": "retiring"}
+_FLAGS = {"ReadLease": "read_lease", "Retiring": "retiring", "GivingWay": "giving_way"}
 _SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks", "Lanes": "lanes"}
 
 
@@ -45,7 +45,7 @@ class Bounds:
     if absent; the last one counts for the rest); requests: request ids of attempt 1, 2, ... likewise: by default one id for
     all, the hardest case.  members: of the contributor group; indexer_blocks: of a step, which the members share out; lanes: sets of
     blocks that a slot has; order: the model's constraint on what comes first, `Eager`, `Calm` or none; retiring: do sessions forget
-    what is over?
+    what is over?  giving_way: may a run give its room to others between two chunks?
     """
 
     layers: int = 1
@@ -57,6 +57,7 @@ class Bounds:
     blocks: int = 1
     read_lease: bool = False
     retiring: bool = False
+    giving_way: bool = False
     loss: int = 0
     dup: int = 0
     fail: int = 0

@@ -33,7 +33,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "Admit": ("attempt", "block"), "Registered": ("attempt",), "Schedule": ("attempt",), "Finish": ("attempt",),
     "Abort": ("attempt",), "ReadEnd": ("transfer", "attempt", "how"), "Landed": ("transfer", "attempt"),
     "ResendReport": ("transfer",), "ResendReady": ("transfer",), "Claim": ("member", "run"), "Write": ("member", "run"),
-    "Miss": ("member", "run"), "Join": ("member", "run"), "Stop": ("member", "run"),
+    "Miss": ("member", "run"), "GiveWay": ("member", "run"), "Join": ("member", "run"), "Stop": ("member", "run"),
     "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
     "Revoke": ("transfer",), "Retire": ("attempt",), "Heed": ("member", "run"), "Forget": ("member", "run"),
     "ResendFailed": ("run",), "CrashDecode": (), "CrashPrefill": (), "OrphanEnd": ("transfer",), "PeerGone": ("life",),

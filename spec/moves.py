@@ -69,6 +69,8 @@ class Moves:
                 yield ("Write", m, run)
             if p.can_miss(run):
                 yield ("Miss", m, run)
+            if self.bounds.giving_way and p.has_slots(run) and p.can_give_way(run):
+                yield ("GiveWay", m, run)
 
     def group(self) -> Iterator[Label]:
         """What the members tell each other, and have not yet heard."""

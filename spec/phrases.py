@@ -25,6 +25,7 @@ PHRASES = {
     "Claim": "run {run} takes the slot for {step}",
     "Write": "run {run} has computed {step}",
     "Miss": "run {run}: what it must load is gone",
+    "GiveWay": "run {run} leaves its own slots to others, until it goes on",
     "LayerDone": "attention of {transfer} ends",
     "Revoke": "the lease of {transfer} is over",
     "ResendReady": "{transfer}, again",

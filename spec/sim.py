@@ -25,7 +25,7 @@ PATIENCE = 20_000
 SLOW = (
     "LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish", "OrphanEnd", "PeerFenced",
 )  # fmt: skip
-RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
+RARE = {"Abort": 0.02, "GiveWay": 0.3, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
 
@@ -57,6 +57,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
         fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=retiring,
         crash_decode=rng.choice((0, 0, 0, 1, 2)) if retiring else 0, crash_prefill=rng.choice((0, 0, 0, 1, 2)) if retiring else 0,
+        giving_way=rng.random() < 0.5,
     )  # fmt: skip
 
 

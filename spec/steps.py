@@ -108,8 +108,9 @@ def claim(w: World, member: int, run: int) -> list[Effect]:
     session = w.prefills[member]
     t = short(session.step_of(run))
     w.oracle.takes(t)
-    fresh = w.plan.is_shared(t[2]) or t[1] == 1
     place = w.place(t)
+    fresh = w.plan.is_shared(t[2]) or t[1] == 1 or (place, run) in w.given_way
+    w.given_way.discard((place, run))
     if fresh:
         w.oracle.overwritten(place, f"the claim of {say(t)}", w.io, lease=w.bounds.read_lease)
     effects = session.claim(run)
@@ -184,6 +185,17 @@ def load_end(w: World, t: T, ok: bool) -> list[Effect]:
 
 def miss(w: World, member: int, run: int) -> list[Effect]:
     return w.prefills[member].miss(run)
+
+
+def give_way(w: World, member: int, run: int) -> list[Effect]:
+    own = {w.place((run, 1, layer, member)) for layer in range(1, w.bounds.layers + 1) if not w.plan.is_shared(layer)}
+    w.given_way |= {(place, run) for place in own}
+    effects = w.prefills[member].give_way(run)
+    busy = {*w.io.values(), *w.oracle.published.values(), *(w.place(t) for t in w.oracle.taken)}
+    for gate in w.mem[member]:
+        if gate[1] == w.lane[run] and (member, gate) not in busy:
+            w.mem[member][gate] = JUNK  # its blocks are anybody's now
+    return effects
 
 
 def join(w: World, member: int, run: int) -> list[Effect]:
@@ -330,7 +342,8 @@ def lose(w: World, m: Label) -> list[Effect]:
 STEPS: dict[str, Callable[..., Any]] = {
     "Admit": admit, "Registered": registered, "Schedule": schedule, "Finish": finish, "Abort": abort, "ReadEnd": read_end,
     "Landed": landed, "ResendReport": resend_report, "Claim": claim, "Write": write, "LayerDone": layer_done,
-    "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "Evict": evict, "Revoke": revoke, "ResendReady": resend_ready,
+    "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "GiveWay": give_way, "Evict": evict, "Revoke": revoke,
+    "ResendReady": resend_ready,
     "CrashDecode": crash_decode, "CrashPrefill": crash_prefill, "OrphanEnd": orphan_end, "PeerGone": peer_gone,
     "PeerFenced": peer_fenced, "PeerLost": peer_lost, "PrefillGone": prefill_gone,
     "Join": join, "Stop": stop, "Retire": retire, "Heed": heed, "Forget": forget, "ResendFailed": resend_failed,

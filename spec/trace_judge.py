@@ -161,6 +161,7 @@ def _constants(cases: Sequence[Case]) -> dict[str, Any]:
     return {
         "Layers": tla(range(1, plan.layers + 1)), "Shared": tla(plan.shared), "SharedSlots": plan.shared_slots,
         "NumChunks": max(max(case.counts) for case in cases), "Runs": tla(range(1, max(len(case.names.runs) for case in cases) + 1)),
-        "Attempts": attempts, "Blocks": attempts, "ReadLease": tla(lease), "Retiring": tla(True), "Members": tla(cases[0].names.members),
+        "Attempts": attempts, "Blocks": attempts, "ReadLease": tla(lease), "Retiring": tla(True),
+        "GivingWay": tla(True), "Members": tla(cases[0].names.members),
         "IndexerBlocks": len(cases[0].names.members), "Lanes": tla(range(1, max([1, *lanes]) + 1)),
     } | {f"Max{fault}": sum(len(case.records) for case in cases) for fault in BUDGETS}  # fmt: skip

@@ -81,14 +81,15 @@ PHYSICAL = {
 ROLE_OF = {
     "Admit": "decode", "Registered": "decode", "Schedule": "decode", "Finish": "decode", "Abort": "decode",
     "ReadEnd": "decode", "Landed": "decode", "ResendReport": "decode", "Claim": "prefill", "Write": "prefill",
-    "Miss": "prefill", "Join": "prefill", "Stop": "prefill", "LayerDone": "prefill", "Revoke": "prefill", "ResendReady": "prefill",
+    "Miss": "prefill", "GiveWay": "prefill", "Join": "prefill", "Stop": "prefill", "LayerDone": "prefill", "Revoke": "prefill",
+    "ResendReady": "prefill",
     "SaveEnd": "prefill", "LoadEnd": "prefill", "Evict": "prefill", "Retire": "decode", "Heed": "prefill", "Forget": "prefill",
     "ResendFailed": "prefill", "Deliver": "both",
 }  # fmt: skip
 _A, _R, _T = {"attempt": int}, {"run": int, "member": int}, {"transfer": Transfer}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "Admit": _A, "Registered": _A, "Schedule": _A, "Finish": _A, "Abort": _A, "Retire": _A, "Claim": _R, "Write": _R, "Miss": _R,
-    "Join": _R, "Stop": _R, "Heed": _R, "Forget": _R, "ResendFailed": {"run": int},
+    "GiveWay": _R, "Join": _R, "Stop": _R, "Heed": _R, "Forget": _R, "ResendFailed": {"run": int},
     "LayerDone": _T, "Revoke": _T, "ResendReady": _T, "ResendReport": _T, "Landed": _T | _A,
     "SaveEnd": _T | {"ok": bool}, "LoadEnd": _T | {"ok": bool}, "Evict": {"object": tuple[int, int]},
     "ReadEnd": _T | _A | {"how": Literal["ok", "quiet", "unknown"]}, "Deliver": {"message": dict[str, Any]},

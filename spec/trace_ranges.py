@@ -1,14 +1,15 @@
 """Holds the addresses of a trace together: which bytes a step's rows are.
 
-Rules: a save and a read take exactly the bytes that the step's computation wrote; a load writes exactly the bytes of the chunk
-that it loads; where ranks share a step out, some of those bytes; the chunks of one layer lie apart, and so do the slots, and what
-lanes use at once; what two reads write lies apart, unless one attempt was over before the other was admitted; adjacent ranges count as
-one.  Offsets are of 64 bits and TLC's numbers of 32, so this is
-Python's part.
+Rules: a save and a read take exactly the bytes that the step's computation wrote; a load writes exactly the bytes of the chunk that it
+loads, or, if its run gave way since, as many of them at another place, and always there until it gives way again; where ranks share a step
+out, some of those bytes; the chunks of one layer lie apart, and so do the slots, and what lanes use at once; what two reads write lies
+apart, unless one attempt was over before the other was admitted; adjacent ranges count as one.  Offsets are of 64 bits and TLC's numbers
+of 32, so this is Python's part.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tidegate.spec.trace_lines import Line, Physical, TraceRefused
@@ -49,9 +50,12 @@ def check_ranges(lines: list[Line], lanes: Mapping[int, int], *, lease: bool) ->
     """
     rows: dict[Step, Ranges] = {}
     where: dict[Step, str] = {}
+    homes = _Homes()
     several = any(line.rank or (line.physical and line.physical.member) for line in lines)
     for line in lines:
         p = line.physical
+        if line.op == "GiveWay":
+            homes.leaves(line.arguments["run"], line.arguments["member"])
         if p is None or p.ranges is None or line.kind == "attend_begin":
             continue
         if line.kind == "write_begin":
@@ -59,15 +63,19 @@ def check_ranges(lines: list[Line], lanes: Mapping[int, int], *, lease: bool) ->
             rows[step], where[step] = joined((r[0], r[1]) for r in p.ranges), line.where
             if not rows[step]:
                 raise TraceRefused(line.where, "a computation that writes no byte: its rows have no range")
+            homes.lives(step, rows[step], line.where)
             continue
         loads = line.kind == "load_begin"
         step = (p.run, (p.pool_chunk or 0) if loads else p.chunk, p.layer, p.member)
         moved = joined((r[1] if loads else r[0], r[2]) for r in p.ranges)
+        if loads and step in rows and homes.moves(step, moved, rows[step], line.where):
+            continue
         if step in rows and moved != rows[step] and not (several and not loads and _within(moved, rows[step])):
             verb = "writes" if loads else "reads"
             raise TraceRefused(line.where, f"{line.kind.split('_')[0]} {verb} the bytes {list(moved)}, the rows of the step are "
                                f"{list(rows[step])} (computed at {where[step]})")  # fmt: skip
-    _apart(lines, rows, where)
+    homes.check_apart()
+    _slots_apart(lines, rows)
     if len(set(lanes.values())) > 1:
         _lanes(lines, lanes, lease)
     _destinations([line for line in lines if line.role == "decode"])
@@ -78,18 +86,49 @@ def _within(some: Ranges, all_: Ranges) -> bool:
     return all(any(at <= offset and offset + length <= at + size for at, size in all_) for offset, length in some)
 
 
-def _apart(lines: list[Line], rows: dict[Step, Ranges], where: dict[Step, str]) -> None:
-    """Chunks of one layer of a run lie apart, and slots lie apart, in the memory of each rank."""
+class _Homes:
+    """Where each run's rows lie at each rank, and that the chunks of a layer lie apart there: in one home, until the run gives way."""
+
+    def __init__(self) -> None:
+        self._home: Counter[tuple[int, int]] = Counter()  # (run, member) -> how often it gave way
+        self._rows: dict[tuple[Step, int], tuple[Ranges, str]] = {}  # (step, home) -> its rows, and the line that says so
+
+    def leaves(self, run: int, member: int) -> None:
+        self._home[run, member] += 1
+
+    def _key(self, step: Step) -> tuple[Step, int]:
+        return step, self._home[step[0], step[3]]
+
+    def lives(self, step: Step, rows: Ranges, where: str) -> None:
+        self._rows[self._key(step)] = rows, where
+
+    def moves(self, step: Step, loaded: Ranges, computed: Ranges, where: str) -> bool:
+        """May these bytes be the step's rows from now on?  They may if the run has given way since they were anywhere."""
+        key = self._key(step)
+        if not key[1] or (key in self._rows and self._rows[key][0] != loaded):
+            return False
+        self._rows.setdefault(key, (loaded, where))
+        return _bytes(loaded) == _bytes(computed)
+
+    def check_apart(self) -> None:
+        layers: dict[tuple[int, int, int, int], list[tuple[int, int, str]]] = {}
+        for (step, home), (ranges, where) in self._rows.items():
+            layers.setdefault((step[0], step[2], step[3], home), []).extend((*r, where) for r in ranges)
+        for (run, layer, *_), found in layers.items():
+            if met := overlap(found):
+                raise TraceRefused(met[1], f"run {run} layer {layer}: this chunk is computed over the rows of the one at {met[0]}")
+
+
+def _bytes(ranges: Ranges) -> int:
+    return sum(length for _, length in ranges)
+
+
+def _slots_apart(lines: list[Line], rows: dict[Step, Ranges]) -> None:
+    """Slots lie apart in the memory of each rank."""
     slots: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    layers: dict[tuple[int, int, int], list[tuple[int, int, str]]] = {}
     for line in lines:
         if line.kind == "write_begin" and (p := line.physical):
             slots.setdefault((p.member, p.slot), set()).update(rows[p.run, p.chunk, p.layer, p.member])
-    for step, ranges in rows.items():
-        layers.setdefault((step[0], step[2], step[3]), []).extend((*r, where[step]) for r in ranges)
-    for (run, layer, _), found in layers.items():
-        if met := overlap(found):
-            raise TraceRefused(met[1], f"run {run} layer {layer}: this chunk is computed over the rows of the one at {met[0]}")
     for rank in sorted({rank for rank, _ in slots}):
         if met := overlap([(*r, f"slot {slot}") for (whose, slot), found in slots.items() if whose == rank for r in found]):
             raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")

@@ -147,6 +147,8 @@ def _prefill_event(session: PrefillSession, line: Line, leader: PrefillSession) 
     match line.op:
         case "Claim" | "Write" | "Miss" | "Stop" | "Heed" | "Forget":
             getattr(session, line.op.lower())(a["run"])
+        case "GiveWay":
+            session.give_way(a["run"])
         case "ResendFailed":
             session.resend_failed(a["run"])
         case "Join":

@@ -61,6 +61,7 @@ class World(Moves):
         self.objects: dict[tuple[int, int], None] = {}  # (run, chunk) of every save that began, in order
         self.dest: dict[int, dict[tuple[int, int, int], Content]] = {b: self._blank() for b in range(1, bounds.blocks + 1)}
         self.io: dict[Io, Place] = {}  # copy under way -> where
+        self.given_way: set[tuple[Place, int]] = set()  # (a place of its own that it left between two chunks, run)
         self.registering: set[int] = set()
         self.is_registered: set[int] = set()
         self.running: dict[tuple[int, int], None] = {}  # (member, run): every run that was started there, in order
@@ -104,7 +105,7 @@ class World(Moves):
             p.pool = twin.prefill.pool  # it is the group's
         for name in ("used", "net", "block", "lane", "objects", "io", "running", "readies", "reports", "born", "began"):
             setattr(twin, name, dict(getattr(self, name)))
-        for name in ("pooled", "registering", "is_registered"):
+        for name in ("pooled", "given_way", "registering", "is_registered"):
             setattr(twin, name, set(getattr(self, name)))
         twin.dest = {b: dict(contents) for b, contents in self.dest.items()}
         twin.mem = {m: dict(contents) for m, contents in self.mem.items()}
@@ -116,7 +117,7 @@ class World(Moves):
             tuple(p.snapshot() for p in self.prefills), self.decode.snapshot(), self.oracle.snapshot(),
             tuple(self.used.values()), self.met,
             *(tuple(tuple(contents.values()) for contents in held.values()) for held in (self.mem, self.dest)), frozenset(self.net),
-            *(frozenset(getattr(self, name)) for name in ("pooled", "registering", "is_registered", "objects", "running")),
+            *(frozenset(getattr(self, name)) for name in ("pooled", "given_way", "registering", "is_registered", "objects", "running")),
             *(frozenset(getattr(self, name).items()) for name in ("block", "lane", "io", "readies", "reports", "born", "began")),
         )  # fmt: skip
 
@@ -141,7 +142,7 @@ class World(Moves):
     @staticmethod
     def member_of(label: Label) -> int:
         """Whose session a label of Prefill calls."""
-        if label[0] in ("Claim", "Write", "Miss", "Join", "Stop", "Heed", "Forget"):
+        if label[0] in ("Claim", "Write", "Miss", "GiveWay", "Join", "Stop", "Heed", "Forget"):
             return int(label[1])
         if label[0] == "Deliver":
             about = label[1]

@@ -23,9 +23,10 @@ from tidegate.spec.world import ARGUMENTS, MESSAGES, World
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes",
-         "retire-loss", "retire-abort", "retire-members", "explore-crash-decode", "explore-crash-prefill"]  # fmt: skip
+         "retire-loss", "retire-abort", "retire-members", "explore-crash-decode", "explore-crash-prefill",
+         "explore-gives-way"]  # fmt: skip
 MORE = ["abort-chunks", "members-abort", "retire-members-abort", "explore-crash-lease", "explore-crash-members", "explore-requests",
-        "explore-apart"]  # fmt: skip
+        "explore-apart", "gives-way"]  # fmt: skip
 NAMES = [*QUICK, *(MORE if LONG else [])]
 
 
@@ -147,6 +148,13 @@ class NeverResends(DecodeSession):
 class LoadsWhatWasNeverSaved(PrefillSession):
     def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
         return ()
+
+
+class TakesForItsOwnWhatItLeft(PrefillSession):
+    """A run that gave way does not load again what was in the slot of its own."""
+
+    def needed(self, step: TransferId) -> tuple[tuple[int, int], ...]:
+        return self.earlier(step) if self.plan.is_shared(step.layer) else ()
 
 
 class KeyedByRequest(PrefillSession):
@@ -309,6 +317,7 @@ PLANTED: list[tuple[type, str, str]] = [
     (RetiresTooEarly, "retire-abort", "Retire"), (DeafToTheLate, "retire-abort", "RUN_FAILED"),
     (DoesNotWaitForTheFence, "explore-crash-decode", "PeerLost"), (BelievesTheSuccessor, "explore-crash-decode", "READ_FAILED"),
     (WaitsForTheDead, "explore-crash-prefill", "PrefillGone"),
+    (TakesForItsOwnWhatItLeft, "explore-gives-way", "Claim"),
     (RemembersMore, "explore-lease", "ReadEnd"), (Counts, "explore-lease", "they count something"),
 ]  # fmt: skip
 

@@ -126,7 +126,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prefill__tensor_parallel_size": 0}, "tensor_parallel_size is 0"),
     ({"prefill__data_parallel_size": 0}, "data_parallel_size is 0"),
     ({"prefill__long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1"),
-    ({"decode__preempt_after_tokens": -1}, "preempt_after_tokens is -1: Decode's: tokens"),
+    ({"decode__preempt_after_tokens": -1}, "preempt_after_tokens is -1: tokens after which"),
     ({"prefill__enforce_eager": "yes"}, "enforce_eager is 'yes'"),
     ({"decode__additional_config": 3}, "decode.additional_config is 3: give an object"),
     ({"mtp__method": "ngram"}, "decode.speculative_config.method is 'ngram': `mtp`: the model's own MTP layer drafts"),
@@ -237,11 +237,12 @@ def test_a_step_of_several_requests_is_larger_than_a_chunk_where_that_is_asked_f
     assert told(prefill__long_prefill_token_threshold=100, prefill__max_num_seqs=3, decode__max_num_seqs=4) == (100, 512, 3)
 
 
-def test_decode_alone_says_after_how_many_tokens_a_request_gives_way() -> None:
-    def told(**changes: Any) -> int:
-        return run_config(run_settings(raw(**changes), {}), prompts_of(bytes(999), 2, 64)).preempt_after
+def test_each_side_says_after_how_many_tokens_a_request_gives_way_there() -> None:
+    def told(**changes: Any) -> tuple[int, int]:
+        c = run_config(run_settings(raw(**changes), {}), prompts_of(bytes(999), 2, 64))
+        return c.prefill_preempt_after, c.preempt_after
 
-    assert (told(), told(decode__preempt_after_tokens=8), told(prefill__preempt_after_tokens=8)) == (0, 8, 0)
+    assert (told(), told(decode__preempt_after_tokens=8), told(prefill__preempt_after_tokens=9)) == ((0, 0), (0, 8), (9, 0))
 
 
 def test_requests_side_by_side_and_several_ranks_are_traced_but_not_several_instances() -> None:

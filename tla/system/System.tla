@@ -5,7 +5,8 @@
 (*                                                                         *)
 (* Modelled: groups of any size; several requests in one step (lanes);     *)
 (* layers that share slots and layers that own one; runs in several       *)
-(* chunks, each layer saved to a host pool and reloaded from it;           *)
+(* chunks, each layer saved to a host pool and reloaded from it, which give *)
+(* way to others between two of them;                                      *)
 (* attempts on Decode that own blocks, one after the other the same ones;  *)
 (* a network that reorders always, and duplicates and loses up to a bound; *)
 (* failed saves, evictions, failed loads; reads that fail quietly and reads*)
@@ -27,7 +28,7 @@
 (***************************************************************************)
 EXTENDS SystemCrash, SystemSafety, SystemWitnesses
 
-Worker == \E m \in Members, r \in Runs : Claim(m, r) \/ Write(m, r) \/ Miss(m, r)
+Worker == \E m \in Members, r \in Runs : Claim(m, r) \/ Write(m, r) \/ Miss(m, r) \/ GiveWay(m, r)
 Group == \E m \in Members, r \in Runs : Join(m, r) \/ Stop(m, r)
 Device == \E t \in Transfers : LayerDone(t) \/ (\E ok \in BOOLEAN : SaveEnd(t, ok) \/ LoadEnd(t, ok))
 Remote == \E t \in Transfers, a \in Attempts : Landed(t, a) \/ \E how \in {"ok", "quiet", "unknown"} : ReadEnd(t, a, how)

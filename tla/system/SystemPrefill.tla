@@ -26,8 +26,8 @@ Follows(m, r, c, l) ==
 
 \* Member m takes the slot for the next layer of run r; the load, if one is due, begins.
 Claim(m, r) ==
-    LET p == runs[m][r]  c == p.chunk  l == p.layer  i == GateOf(r, l)  needed == Needed(r, c, l)  w == <<r, c, l, m>>
-        extend == l \notin Shared /\ c > 1
+    LET p == runs[m][r]  c == p.chunk  l == p.layer  i == GateOf(r, l)  needed == Needed(m, r, c, l)  w == <<r, c, l, m>>
+        extend == Extends(m, r, c, l)
     IN
     /\ Started(m, r)
     /\ PR!CanAct(p)
@@ -56,7 +56,7 @@ LoadEnd(w, ok) ==
     LET r == w[1]  c == w[2]  l == w[3]  m == w[4]  i == GateOf(r, l)  op == [op |-> "load", transfer |-> w]
         ended == IF PB!CanLoadEnded(slots[m][i]) THEN SettleSlot(PB!LoadEnded(slots[m][i])) ELSE slots[m][i]
         sl == [slots EXCEPT ![m][i] = ended]
-        pl == [o \in DOMAIN pool |-> IF o \in Needed(r, c, l) /\ PO!CanUnpin(pool[o], w)
+        pl == [o \in DOMAIN pool |-> IF o \in Earlier(r, c) /\ PO!CanUnpin(pool[o], w)
                                      THEN PO!Unpin(pool[o], w) ELSE pool[o]]
         right == \A k \in 1..(c - 1) : \A n \in Members : <<r, k, l, n>> \in pooled
     IN
@@ -77,11 +77,28 @@ Miss(m, r) ==
     LET p == runs[m][r] IN
     /\ Started(m, r)
     /\ PR!CanAct(p)
-    /\ \E o \in Needed(r, p.chunk, p.layer) : PO!Missing(pool[o])
+    /\ \E o \in Needed(m, r, p.chunk, p.layer) : PO!Missing(pool[o])
     /\ Failing(m, r, slots[m], pool)
     /\ net' = net \cup {RunFailed(m, r)}
     /\ ev' = [op |-> "Miss", member |-> m, run |-> r]
     /\ UNCHANGED <<transfers, lane, attempts, bindings, dests, groups, reads, block, used, truth, replies, landed, blamed>>
+
+\* Between two chunks run r gives way: it leaves the slots of its own, which it would have extended, and loads them again when it
+\* goes on; all that it needs for that is in the pool.  Shared slots it has left already, and their rows are loaded for each chunk: where
+\* it has no slot of its own nothing changes.  Once the gates of its lane are free its blocks are anybody's, and so is what lies in them.
+GiveWay(m, r) ==
+    LET p == runs[m][r] IN
+    /\ GivingWay
+    /\ Started(m, r)
+    /\ PR!CanAct(p)
+    /\ p.layer = 1
+    /\ Shared = Layers \/ \E i \in Gates : slots[m][i].owner = r
+    /\ \A i \in Gates : slots[m][i].owner = r => PB!CanExtend(slots[m][i], r)      \* none is taken for the next chunk
+    /\ \A o \in Earlier(r, p.chunk) : PO!CanPin(pool[o])
+    /\ slots' = [slots EXCEPT ![m] = [i \in Gates |-> LeaveSlot(@[i], r)]]
+    /\ mem' = [mem EXCEPT ![m] = [i \in Gates |-> IF i[2] = lane[r] /\ slots'[m][i].phase = "free" THEN Junk ELSE @[i]]]
+    /\ ev' = [op |-> "GiveWay", member |-> m, run |-> r]
+    /\ UNCHANGED <<runs, transfers, pool, lane, attempts, bindings, dests, groups, reads, block, net, used, pooled, dest, io, registered, taken, owner, history>>
 
 \* May member m write the rows of its next step, as far as it alone is concerned?
 MayWrite(m, r) ==

@@ -31,7 +31,7 @@ PublishAfterComplete ==
 PoolLifetime ==
     \A x \in io :
         /\ x.op = "save" => pool[<<x.transfer[1], x.transfer[2]>>].phase # "gone"
-        /\ x.op = "load" => \A o \in Needed(x.transfer[1], x.transfer[2], x.transfer[3]) : pool[o].phase # "gone"
+        /\ x.op = "load" => \A o \in Earlier(x.transfer[1], x.transfer[2]) : pool[o].phase # "gone"
         /\ x.op \in {"attend", "save", "load"} => runs[x.transfer[4]][x.transfer[1]].phase # "forgotten"
 PoolStays ==
     [][\A o \in DOMAIN pool : runs'[Leader][o[1]].phase # "forgotten" =>

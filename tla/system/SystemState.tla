@@ -72,6 +72,7 @@ IndexerBlocks == 1       \* indexer blocks of a step; the members share them out
 Retiring == FALSE        \* do sessions forget what is over?  A configuration says TRUE
 MaxCrashDecode == 0
 MaxCrashPrefill == 0
+GivingWay == FALSE       \* may a run give its room to others between two chunks?  A configuration says TRUE
 
 AllChunks(a) == NumChunks      \* for configurations: every prompt has the most
 LongThenShort(a) == IF a = 1 THEN NumChunks ELSE 1      \* or only the first one
@@ -83,8 +84,12 @@ SlotOf(l) == IF l \in Shared THEN Cardinality({k \in Shared : k < l}) % SharedSl
 Slots == {SlotOf(l) : l \in Layers}
 Gates == Slots \X Lanes
 GateOf(r, l) == <<SlotOf(l), lane[r]>>
-\* What the load of step (c, l) of run r needs from the pool.
-Needed(r, c, l) == IF l \in Shared THEN {<<r, k>> : k \in 1..(c - 1)} ELSE {}
+\* What a load for chunk c of run r reads.
+Earlier(r, c) == {<<r, k>> : k \in 1..(c - 1)}
+\* A slot of its own that the run still has is extended: its earlier chunks are there.
+Extends(m, r, c, l) == l \notin Shared /\ c > 1 /\ slots[m][GateOf(r, l)].owner = r
+\* What step (c, l) of run r needs from the pool at member m.
+Needed(m, r, c, l) == IF Extends(m, r, c, l) THEN {} ELSE Earlier(r, c)
 Leader == 0
 Rank == 0
 

@@ -16,6 +16,9 @@ NeverRivalRefused == \A r, q \in Runs : LET p == runs[Leader] IN
 \* A run fails because what it needs was evicted, or its save failed.
 NeverMiss == \A r \in Runs : LET p == runs[Leader][r] IN
                 ~(p.phase = "failed" /\ \E c \in Chunks : PO!Missing(pool[<<r, c>>]) /\ p.chunk > c)
+\* A run that gave way between two chunks finds another in the slot that was its own.
+NeverOvertaken == \A r, q \in Runs, i \in Gates : ~(/\ r # q /\ i[1] >= SharedSlots /\ slots[Leader][i].owner = q
+                                                     /\ runs[Leader][r].phase = "running" /\ runs[Leader][r].chunk > 1)
 \* An answer is lost, and the report is answered again.
 NeverAnsweredTwice == \A t \in Transfers : ~(used["loss"] = 1 /\ reads[t].phase = "committed" /\ net = {})
 \* Two attempts use the same blocks one after the other, both with success.

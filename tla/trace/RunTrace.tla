@@ -45,6 +45,7 @@ Told(line) ==
       [] line.op = "Claim"        -> Claim(line.member, line.run)
       [] line.op = "Write"        -> Write(line.member, line.run)
       [] line.op = "Miss"         -> Miss(line.member, line.run)
+      [] line.op = "GiveWay"      -> GiveWay(line.member, line.run)
       [] line.op = "Join"         -> Join(line.member, line.run)
       [] line.op = "Stop"         -> Stop(line.member, line.run)
       [] line.op = "LayerDone"    -> LayerDone(line.transfer)
@@ -74,7 +75,7 @@ AboutTransfer(t) ==
     ELSE [slot |-> Gate(t), members |-> [n \in Members |-> <<Run(n, r).chunk, Run(n, r).layer, Gate(<<r, t[2], t[3], n>>).phase>>]]
 AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
 About(line) ==
-    CASE line.op \in {"Claim", "Write", "Miss"} ->
+    CASE line.op \in {"Claim", "Write", "Miss", "GiveWay"} ->
              IF PR!CanAct(Run(line.member, line.run)) THEN AboutTransfer(StepOf(line.member, line.run))
                                                       ELSE [run |-> Run(line.member, line.run)]
       [] line.op \in {"Join", "Stop", "Heed"} -> [runs |-> [n \in Members |-> Run(n, line.run)]]

@@ -108,14 +108,22 @@ PhysicalNeeds(line) ==
 
 \* What the guards of System ask, and what the bytes must have done.
 ClaimNeeds(m, r) ==
-    LET p == Run(m, r)  t == StepOf(m, r)  extend == p.layer \notin Shared /\ p.chunk > 1 IN
+    LET p == Run(m, r)  t == StepOf(m, r)  extend == Extends(m, r, p.chunk, p.layer) IN
     <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(p)>>>> \o
     IF ~PR!CanAct(p) THEN <<>> ELSE
     <<<<IF extend THEN "PhysicalBuffer.CanExtend: the run owns its layer's slot, and has written the chunk before"
                   ELSE "PhysicalBuffer.CanClaim: the gate of the slot is open (free)",
         IF extend THEN PB!CanExtend(Gate(t), r) ELSE PB!CanClaim(Gate(t))>>,
       <<"the leader takes each gate first, so all take it for one run", Follows(m, r, p.chunk, p.layer)>>,
-      <<"PoolObject.CanPin: every earlier chunk is readable", \A o \in Needed(r, p.chunk, p.layer) : PO!CanPin(pool[o])>>>>
+      <<"PoolObject.CanPin: every earlier chunk is readable", \A o \in Needed(m, r, p.chunk, p.layer) : PO!CanPin(pool[o])>>>>
+
+GiveWayNeeds(m, r) ==
+    LET p == Run(m, r)  own == {i \in Gates : slots[m][i].owner = r} IN
+    <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(p)>>>> \o
+    IF ~PR!CanAct(p) THEN <<>> ELSE
+    <<<<"it is between two chunks, and has its slots of its own, if there are any", p.layer = 1 /\ (Shared = Layers \/ own # {})>>,
+      <<"PhysicalBuffer.CanExtend: it has taken none for the next chunk", \A i \in own : PB!CanExtend(slots[m][i], r)>>,
+      <<"PoolObject.CanPin: every earlier chunk is readable", \A o \in Earlier(r, p.chunk) : PO!CanPin(pool[o])>>>>
 
 WriteNeeds(m, r) ==
     LET p == Run(m, r)  t == StepOf(m, r) IN
@@ -165,7 +173,8 @@ EventNeeds(line) ==
       [] op = "Miss" -> <<<<"PrefillRun.CanAct: the run is running", PR!CanAct(Run(line.member, line.run))>>,
                           <<"PoolObject.Missing: something that its next step needs is lost",
                             LET p == Run(line.member, line.run) IN
-                            PR!CanAct(p) => \E o \in Needed(line.run, p.chunk, p.layer) : PO!Missing(pool[o])>>>>
+                            PR!CanAct(p) => \E o \in Needed(line.member, line.run, p.chunk, p.layer) : PO!Missing(pool[o])>>>>
+      [] op = "GiveWay" -> GiveWayNeeds(line.member, line.run)
       [] op = "Join" -> <<<<"the leader has begun the run", Started(Leader, line.run)>>,
                           <<"PrefillRun.CanStart: this member joins it once", PR!CanStart(Run(line.member, line.run))>>>>
       [] op = "Stop" -> <<<<"the run has failed at another member",
