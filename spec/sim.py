@@ -22,7 +22,7 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
-SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish")
+SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Owned", "Registered", "ForwardEnd", "Finish")
 RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
@@ -55,6 +55,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         members=members, lanes=rng.randint(1, 3), indexer_blocks=rng.randint(1, 6),
         fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=retiring,
         crash_decode=rng.choice((0, 0, 0, 1, 2)) if retiring else 0, crash_prefill=rng.choice((0, 0, 0, 1, 2)) if retiring else 0,
+        decode_ranks=rng.choice([n for n in (1, 2, 4) if members % n == 0]),
     )  # fmt: skip
 
 
@@ -132,7 +133,7 @@ def _ending(w: World) -> list[Label]:
     w.limits = dict.fromkeys(w.limits, 0)
     if at_rest(w):
         return []
-    moves = [m for m in w.moves() if m[0] != "Admit" and not (m[0] == "Deliver" and m[1][0] == "START")]
+    moves = [m for m in w.moves() if m[0] not in ("Admit", "Forward") and not (m[0] == "Deliver" and m[1][0] == "START")]
     if all(m[0].startswith("Resend") for m in moves):
         w.limits["abort"] = w.used["abort"] + 1
         moves += [m for m in w.moves() if m[0] == "Abort"]
