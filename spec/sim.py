@@ -22,8 +22,9 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
-SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Owned", "Registered", "ForwardEnd", "Finish")
+SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish")
 RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
+AT_RANKS = ("Owned", "ForwardEnd")  # slow likewise
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
 
@@ -95,7 +96,7 @@ def simulate(
 
 def _rates(rng: random.Random) -> dict[str, float]:
     """How readily each operation is taken when it is met: in each World other devices are slow, so that other things overlap."""
-    rates = {op: 0.05 for op in SLOW if rng.random() < 0.3}
+    rates = {op: 0.05 for op in (*SLOW, *AT_RANKS) if rng.random() < 0.3}
     return RARE | {"ResendReady": 0.2, "ResendReport": 0.2} | rates
 
 
