@@ -114,7 +114,7 @@ def label_value(label: Label) -> Value:
 
 def _io(x: Io) -> Value:
     names = {"read": ("transfer", "attempt", "right"), "stray": ("transfer", "attempt"), "load": ("transfer",),
-             "orphan": ("transfer", "life", "right")}
+             "orphan": ("transfer", "life", "right"), "own": ("attempt", "rank"), "forward": ("attempt", "rank")}
     return _value_record(str(x[0]), names.get(str(x[0]), ("transfer", "right")), x[1:])
 
 

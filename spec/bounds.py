@@ -21,7 +21,7 @@ FAULTS = ("loss", "dup", "fail", "unknown", "save", "load", "evict", "abort", "r
 
 INVARIANTS = (
     "ReuseSafe", "GateBeforePublish", "LoadBeforeCompute", "PublishAfterComplete", "AckIdentity", "DestinationLifetime",
-    "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak", "AnswerDue", "NothingKept",
+    "RankLifetime", "IndexerCover", "ScheduleSafe", "FailClosed", "OneVerdict", "BlastRadius", "NoLeak", "AnswerDue", "NothingKept",
     "LostIsOver",
 )  # fmt: skip
 
@@ -34,6 +34,7 @@ _NAMES = {
     "MaxRevoke": "revoke", "MaxCrashDecode": "crash_decode", "MaxCrashPrefill": "crash_prefill", "IndexerBlocks": "indexer_blocks",
 }  # fmt: skip
 _FLAGS = {"ReadLease": "read_lease", "Retiring": "retiring", "GivingWay": "giving_way"}
+_RANKS = {"Members": "members", "DecodeRanks": "decode_ranks"}
 _SETS = {"Layers": "layers", "Runs": "runs", "Attempts": "attempts", "Blocks": "blocks", "Lanes": "lanes"}
 
 
@@ -43,7 +44,8 @@ class Bounds:
 
     shared: the layers that share slots; chunks: the most that a run has; prompts: chunks of attempt 1, 2, ... (all `chunks`
     if absent; the last one counts for the rest); requests: request ids of attempt 1, 2, ... likewise: by default one id for
-    all, the hardest case.  members: of the contributor group; indexer_blocks: of a step, which the members share out; lanes: sets of
+    all, the hardest case.  members: Prefill ranks; decode_ranks: Decode ranks, each fed by as many members; indexer_blocks: of a step,
+    which the members of one Decode rank share out; lanes: sets of
     blocks that a slot has; order: the model's constraint on what comes first, `Eager`, `Calm` or none; retiring: do sessions forget
     what is over?  giving_way: may a run give its room to others between two chunks?
     """
@@ -72,6 +74,7 @@ class Bounds:
     prompts: tuple[int, ...] = ()
     requests: tuple[str, ...] = ("request",)
     members: int = 1
+    decode_ranks: int = 1
     lanes: int = 1
     indexer_blocks: int = 1
     order: str = ""
@@ -81,14 +84,20 @@ class Bounds:
         return SlotPlan(layers=self.layers, shared=self.shared, shared_slots=self.shared_slots)
 
     @property
+    def topology(self) -> Topology:
+        return Topology(p_tp=self.members, d_tp=self.decode_ranks)
+
+    @property
     def parts(self) -> range:
-        """What lies at one (chunk, layer) of a destination: 0 is the main K/V, the others are the indexer's blocks."""
-        return range(self.indexer_blocks + 1)
+        """What lies at one (chunk, layer) of a destination: of each Decode rank its share of the main K/V, then the indexer's blocks."""
+        return range(self.decode_ranks * (self.indexer_blocks + 1))
 
     def sends(self, member: int) -> frozenset[int]:
         """The parts that a member sends (`Sends` of the model)."""
-        first, end = (self.indexer_blocks * m // self.members for m in (member, member + 1))
-        return frozenset({*range(first + 1, end + 1), *({0} if Topology(p_tp=self.members).sends_main(member) else ())})
+        t = self.topology
+        first, end = (self.indexer_blocks * place // t.ratio for place in (t.member(member), t.member(member) + 1))
+        own = t.d_rank(member) * (self.indexer_blocks + 1)
+        return frozenset({*range(own + first + 1, own + end + 1), *({own} if t.sends_main(member) else ())})
 
     def chunks_of(self, attempt: int) -> int:
         return self.prompts[min(attempt, len(self.prompts)) - 1] if self.prompts else self.chunks
@@ -111,10 +120,10 @@ class Bounds:
                 if value != frozenset(range(1, len(value) + 1)):
                     raise SpecError(f"{config.name}: {name} = {show(value)}: a World counts from 1 without gaps, write 1..n")
                 out[_SETS[name]] = len(value)
-            elif name == "Members":
+            elif name in _RANKS:
                 if value != frozenset(range(len(value))):
-                    raise SpecError(f"{config.name}: Members = {show(value)}: members count from 0 without gaps, write 0..n-1")
-                out["members"] = len(value)
+                    raise SpecError(f"{config.name}: {name} = {show(value)}: ranks count from 0 without gaps, write 0..n-1")
+                out[_RANKS[name]] = len(value)
             elif name == "Shared":
                 out["shared"] = value
             elif name in _FLAGS:
@@ -136,7 +145,7 @@ class Bounds:
         sets = {name: frozenset(range(1, getattr(self, field) + 1)) for name, field in _SETS.items()}
         constants = {name: show(value) for name, value in sets.items()} | {"Shared": show(self.shared)}
         constants |= {name: str(getattr(self, field)) for name, field in _NAMES.items()}
-        constants["Members"] = show(frozenset(range(self.members)))
+        constants |= {name: show(frozenset(range(getattr(self, field)))) for name, field in _RANKS.items()}
         constants |= {name: str(getattr(self, field)).upper() for name, field in _FLAGS.items()}
         lines = [f"    {name} = {value}" for name, value in constants.items()]
         order = [f"ACTION_CONSTRAINT {self.order}"] if self.order else []

@@ -37,7 +37,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "LayerDone": ("transfer",), "SaveEnd": ("transfer", "ok"), "LoadEnd": ("transfer", "ok"), "Evict": ("object",),
     "Revoke": ("transfer",), "Retire": ("attempt",), "Heed": ("member", "run"), "Forget": ("member", "run"),
     "ResendFailed": ("run",), "CrashDecode": (), "CrashPrefill": (), "OrphanEnd": ("transfer",), "PeerGone": ("life",),
-    "PeerFenced": ("life",), "PeerLost": ("life",), "PrefillGone": (), "Deliver": ("message", "keep"), "Lose": ("message",),
+    "PeerFenced": ("life",), "PeerLost": ("life",), "PrefillGone": (), "Owned": ("attempt", "rank"), "Forward": ("attempt",),
+    "ForwardEnd": ("attempt", "rank"), "Deliver": ("message", "keep"), "Lose": ("message",),
 }  # fmt: skip
 """Deliver of a START has one more, the lane of the run that it begins: `arguments`."""
 MESSAGES: dict[str, tuple[str, ...]] = {

@@ -49,8 +49,8 @@ class Moves:
         order = self.bounds.order
         if order and any(x[0] in ("attend", "save") for x in self.io):
             return [label for label in self.device() if label[0] in ("LayerDone", "SaveEnd")]
-        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.faults, self.forgetting, self.crashes,
-                 self.network)  # fmt: skip
+        parts = (self.worker, self.group, self.device, self.remote, self.resend, self.client, self.ranks, self.faults, self.forgetting,
+                 self.crashes, self.network)  # fmt: skip
         return [label for part in parts for label in part() if order != "Calm" or not self.is_again(label)]
 
     def is_again(self, label: Label) -> bool:
@@ -120,16 +120,33 @@ class Moves:
                     if b not in self.oracle.owner:
                         yield ("Admit", a, b)
         for a in sorted(self.registering):
-            if self.decode.can_register(a):
+            if self.decode.can_register(a) and not any(("own", a, rank) in self.io for rank in range(self.bounds.decode_ranks)):
                 yield ("Registered", a)
         for a in self.block:
             if a not in self.oracle.finished:
                 if self.decode.can_schedule(a):
                     yield ("Schedule", a)
-                if self.decode.can_finish(a):
+                if self.decode.can_finish(a) and not self.computing(a):
                     yield ("Finish", a)
                 if self.left("abort") and self.decode.can_abort(a):
                     yield ("Abort", a)
+
+    def computing(self, attempt: int) -> list[int]:
+        """The Decode ranks that have not ended their part of a forward of it."""
+        return [rank for rank in range(self.bounds.decode_ranks) if ("forward", attempt, rank) in self.io]
+
+    def ranks(self) -> Iterator[Label]:
+        """What the Decode ranks do when rank 0 says so: their destinations, and forwards, which they end together."""
+        if self.bounds.decode_ranks == 1:
+            return
+        for x in sorted(self.io):
+            if x[0] == "own":
+                yield ("Owned", *x[1:])
+            elif x[0] == "forward":
+                yield ("ForwardEnd", *x[1:])
+        for a in sorted(self.oracle.scheduled):
+            if not self.computing(a):
+                yield ("Forward", a)
 
     def faults(self) -> Iterator[Label]:
         if self.bounds.read_lease and self.left("revoke"):

@@ -261,4 +261,6 @@ class Oracle:
         for x in io:
             if x[0] in ("read", "stray") and x[2] == attempt:
                 self.wrong.append(f"blocks {block} are given back while {say(x[1])} may still land in them")  # type: ignore[arg-type]
+            if x[:2] == ("forward", attempt):
+                self.wrong.append(f"blocks {block} are given back while Decode rank {x[2]} computes on them")
         self.owner.pop(block, None)

@@ -17,6 +17,9 @@ __all__ = ["actor", "phrase", "receiver", "sender"]
 PHRASES = {
     "Admit": "attempt {attempt} gets blocks {block}",
     "Registered": "attempt {attempt}'s blocks are registered",
+    "Owned": "rank {rank} has registered attempt {attempt}'s blocks",
+    "Forward": "all ranks begin a forward of attempt {attempt}",
+    "ForwardEnd": "rank {rank} has computed its part for attempt {attempt}",
     "Schedule": "inference of attempt {attempt} begins",
     "Finish": "inference of attempt {attempt} ends",
     "Abort": "attempt {attempt} is given up",

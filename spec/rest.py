@@ -21,7 +21,7 @@ def waiting(w: World) -> list[str]:
     """Who still waits, or what is still under way, each in words; empty at rest."""
     o = w.oracle
     out = [f"{m[0]} {m[1:]} is in flight" for m in sorted(w.net) if m[0] != "START"]
-    out += [f"the {x[0]} of {say(x[1])} is under way" for x in w.io]  # type: ignore[arg-type]
+    out += [f"the {x[0]} of {say(x[1]) if isinstance(x[1], tuple) else f'attempt {x[1]} at Decode rank {x[2]}'} is under way" for x in w.io]
     ended = {(m, run) for m, run, _ in o.verdicts}
     out += [f"run {r} has no verdict{f' at member {m}' if m else ''}" for m, r in w.running if (m, r) not in ended]
     out += [f"attempt {a} has no verdict" for a in _open(w)]

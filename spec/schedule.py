@@ -104,7 +104,7 @@ def drain(world: World) -> list[str]:
     for turn in range(1, PATIENCE + 1):
         if at_rest(world):
             return world.violations()
-        moves = [m for m in world.moves() if m[0] != "Admit"]
+        moves = [m for m in world.moves() if m[0] not in ("Admit", "Forward")]
         fresh = [m for m in moves if not m[0].startswith("Resend")] or moves
         if not fresh:
             break

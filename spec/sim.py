@@ -26,6 +26,7 @@ SLOW = (
     "LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish", "OrphanEnd", "PeerFenced",
 )  # fmt: skip
 RARE = {"Abort": 0.02, "GiveWay": 0.3, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
+AT_RANKS = ("Owned", "ForwardEnd")  # slow likewise
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
 
@@ -58,6 +59,7 @@ def random_bounds(rng: random.Random) -> Bounds:
         fail=fail, unknown=unknown, save=save, load=load, evict=evict, abort=abort, retiring=retiring,
         crash_decode=rng.choice((0, 0, 0, 1, 2)) if retiring else 0, crash_prefill=rng.choice((0, 0, 0, 1, 2)) if retiring else 0,
         giving_way=rng.random() < 0.5,
+        decode_ranks=rng.choice([n for n in (1, 2, 4) if members % n == 0]),
     )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def simulate(
 
 def _rates(rng: random.Random) -> dict[str, float]:
     """How readily each operation is taken when it is met: in each World other devices are slow, so that other things overlap."""
-    rates = {op: 0.05 for op in SLOW if rng.random() < 0.3}
+    rates = {op: 0.05 for op in (*SLOW, *AT_RANKS) if rng.random() < 0.3}
     return RARE | {"ResendReady": 0.2, "ResendReport": 0.2} | rates
 
 
@@ -135,7 +137,7 @@ def _ending(w: World) -> list[Label]:
     w.limits = dict.fromkeys(w.limits, 0)
     if at_rest(w):
         return []
-    moves = [m for m in w.moves() if m[0] != "Admit" and not (m[0] == "Deliver" and m[1][0] == "START")]
+    moves = [m for m in w.moves() if m[0] not in ("Admit", "Forward") and not (m[0] == "Deliver" and m[1][0] == "START")]
     if all(m[0].startswith("Resend") for m in moves):
         w.limits["abort"] = w.used["abort"] + 1
         moves += [m for m in w.moves() if m[0] == "Abort"]

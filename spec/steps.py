@@ -16,6 +16,7 @@ from tidegate.protocol.machines import request_completion as RC
 from tidegate.protocol.messages import ReadDone, ReadFailed, TransferId
 from tidegate.spec.labels import Label, named, short
 from tidegate.spec.oracle import EMPTY, JUNK, NOWHERE, Content, Place, T, holds, say
+from tidegate.spec.steps_ranks import check_use, forward, forward_end, owned
 
 if TYPE_CHECKING:
     from tidegate.spec.world import World
@@ -29,6 +30,7 @@ def admit(w: World, attempt: int, block: int) -> list[Effect]:
     w.block[attempt], w.born[attempt] = block, w.decode.incarnation
     w.oracle.owner[block] = attempt
     w.dest[block] = dict.fromkeys(w.dest[block], EMPTY)
+    w.io.update((("own", attempt, rank), NOWHERE) for rank in range(1, w.bounds.decode_ranks))
     return w.decode.admit(attempt, request=w.bounds.request_of(attempt), tokens=w.bounds.tokens_of(attempt))
 
 
@@ -38,21 +40,14 @@ def registered(w: World, attempt: int) -> list[Effect]:
     return w.decode.registered(attempt)
 
 
-def _check_use(w: World, attempt: int) -> None:
-    b = w.bounds
-    steps = product(range(1, b.chunks_of(attempt) + 1), range(1, b.layers + 1), range(b.members))
-    due = [((c, layer, part), m) for c, layer, m in steps for part in b.sends(m)]
-    w.oracle.uses(attempt, due, w.dest[w.block[attempt]])
-
-
 def schedule(w: World, attempt: int) -> list[Effect]:
-    _check_use(w, attempt)
+    check_use(w, attempt)
     w.oracle.scheduled.add(attempt)
     return w.decode.schedule(attempt)
 
 
 def finish(w: World, attempt: int) -> list[Effect]:
-    _check_use(w, attempt)
+    check_use(w, attempt)
     w.oracle.scheduled.discard(attempt)
     w.oracle.finished.add(attempt)
     return w.decode.finish(attempt)
@@ -253,7 +248,7 @@ def resend_failed(w: World, run: int) -> list[Effect]:
 def crash_decode(w: World) -> list[Effect]:
     w.use("crash_decode")
     for x in list(w.io):
-        if x[0] in ("read", "stray"):
+        if x[0] in ("read", "stray", "own", "forward"):
             place = w.io.pop(x)
             if x[0] == "read":
                 w.io["orphan", x[1], w.decode.incarnation, x[3] and holds(w.held(place), x[1])] = place  # type: ignore[arg-type]
@@ -345,6 +340,7 @@ STEPS: dict[str, Callable[..., Any]] = {
     "SaveEnd": save_end, "LoadEnd": load_end, "Miss": miss, "GiveWay": give_way, "Evict": evict, "Revoke": revoke,
     "ResendReady": resend_ready,
     "CrashDecode": crash_decode, "CrashPrefill": crash_prefill, "OrphanEnd": orphan_end, "PeerGone": peer_gone,
+    "Owned": owned, "Forward": forward, "ForwardEnd": forward_end,
     "PeerFenced": peer_fenced, "PeerLost": peer_lost, "PrefillGone": prefill_gone,
     "Join": join, "Stop": stop, "Retire": retire, "Heed": heed, "Forget": forget, "ResendFailed": resend_failed,
     "Deliver": deliver, "Lose": lose,

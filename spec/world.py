@@ -1,4 +1,4 @@
-"""The real sessions in the model's world: the Prefill ranks of a group, one Decode rank, a network, and memory.
+"""The real sessions in the model's world: the Prefill ranks, the Decode ranks with their one session, a network, and memory.
 
 Rules: a World moves only by labels (`Moves.moves` lists those possible now, `apply` takes one), and a label is System.tla's `ev`:
 its op, then its arguments in the order of ARGUMENTS.  What a worker may do is asked of the sessions; copies, contents, block
@@ -213,6 +213,7 @@ class World(Moves):
 
     def _begin_read(self, ready: Ready) -> None:
         t, a, o = short(ready.transfer), ready.attempt, self.oracle
-        o.begins_read(t, a, o.owner.get(self.block.get(a, 0)) == a, a in self.is_registered)
+        registered = a in self.is_registered and ("own", a, self.bounds.topology.d_rank(t[3])) not in self.io
+        o.begins_read(t, a, o.owner.get(self.block.get(a, 0)) == a, registered)
         place = t[3], (ready.slot, self.lane[t[0]])
         self.io["read", t, a, holds(self.held(place), t)] = place

@@ -24,9 +24,9 @@ from tidegate.spec.world import ARGUMENTS, MESSAGES, World
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 QUICK = ["retry", "pool", "explore-lease", "explore-failures", "explore-twins", "messages", "members", "members-four", "lanes",
          "retire-loss", "retire-abort", "retire-members", "explore-crash-decode", "explore-crash-prefill",
-         "explore-gives-way"]  # fmt: skip
-MORE = ["abort-chunks", "members-abort", "retire-members-abort", "explore-crash-lease", "explore-crash-members", "explore-requests",
-        "explore-apart", "gives-way"]  # fmt: skip
+         "explore-gives-way", "ranks"]  # fmt: skip
+MORE = ["abort-chunks", "members-abort", "retire-members-abort", "ranks-abort", "ranks-four", "explore-crash-lease",
+        "explore-crash-members", "explore-requests", "explore-apart", "gives-way"]  # fmt: skip
 NAMES = [*QUICK, *(MORE if LONG else [])]
 
 
@@ -284,6 +284,31 @@ class WaitsForTheDead(DecodeSession):
         return self._did("PrefillGone", [], lives=lives)
 
 
+class CompletesAtRankZero(DecodeSession):
+    """A layer has arrived when what is due at the first Decode rank has: member 0 feeds it alone."""
+
+    def _on_committed(self, transfer: TransferId, effects: list[Effect]) -> None:
+        key = self._group(transfer)
+        super()._on_committed(transfer, effects)
+        state = self.attempts[key[0]]
+        if 0 in self.groups[key].done and RC.CanGot(state):
+            self.attempts[key[0]] = RC.Got(state, transfer.chunk, transfer.layer)
+            self._settle(key[0], effects)
+
+
+class DrainsAtRankZero(DecodeSession):
+    """The blocks go back when nothing may land at the first Decode rank any more."""
+
+    def _drain(self, attempt: int, effects: list[Effect]) -> None:
+        landing = self.landing.get(attempt, frozenset())
+        here = frozenset(step for step in landing if 0 in self.groups[attempt, *step].reading)
+        self.landing[attempt] = here
+        super()._drain(attempt, effects)
+        self.landing[attempt] = landing
+        if not landing:
+            del self.landing[attempt]
+
+
 class RetiresTooEarly(DecodeSession):
     def can_retire(self, attempt: int) -> bool:
         return attempt in self.attempts and self.attempts[attempt].phase == "failed"
@@ -316,6 +341,7 @@ PLANTED: list[tuple[type, str, str]] = [
     (AnswersForTheForgotten, "retire-loss", "READ_DONE"), (UsesANonceAgain, "retire-abort", "Forget"),
     (RetiresTooEarly, "retire-abort", "Retire"), (DeafToTheLate, "retire-abort", "RUN_FAILED"),
     (DoesNotWaitForTheFence, "explore-crash-decode", "PeerLost"), (BelievesTheSuccessor, "explore-crash-decode", "READ_FAILED"),
+    (CompletesAtRankZero, "ranks", "COMMITTED"), (DrainsAtRankZero, "ranks", "dests"),
     (WaitsForTheDead, "explore-crash-prefill", "PrefillGone"),
     (TakesForItsOwnWhatItLeft, "explore-gives-way", "Claim"),
     (RemembersMore, "explore-lease", "ReadEnd"), (Counts, "explore-lease", "they count something"),

@@ -9,7 +9,7 @@ from tidegate.spec.world import Label, World
 
 GOES_WELL = {"SaveEnd": True, "LoadEnd": True, "ReadEnd": "ok", "Deliver": False}
 FAULTS = ("Lose", "Abort", "Revoke", "Evict")
-AGAIN = ("ResendReady", "ResendReport")
+AGAIN = ("ResendReady", "ResendReport", "Forward")
 
 
 def well(m: Label) -> bool:

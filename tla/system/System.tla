@@ -1,9 +1,10 @@
 -------------------------------- MODULE System --------------------------------
 (***************************************************************************)
-(* The Prefill ranks of one contributor group, the Decode rank that they   *)
-(* feed, and all that may go wrong between.                                *)
+(* The Prefill ranks, the Decode ranks that they feed, and all that may go *)
+(* wrong between.                                                          *)
 (*                                                                         *)
-(* Modelled: groups of any size; several requests in one step (lanes);     *)
+(* Modelled: groups of any size, one for each Decode rank; several requests*)
+(* in one step (lanes);                                                    *)
 (* layers that share slots and layers that own one; runs in several       *)
 (* chunks, each layer saved to a host pool and reloaded from it, which give *)
 (* way to others between two of them;                                      *)
@@ -21,12 +22,13 @@
 (*                                                                         *)
 (*   SystemState      variables, machines, beginning, what settles itself  *)
 (*   SystemPrefill    SystemDecode    SystemNetwork    the actions         *)
+(*   SystemRanks      what the other Decode ranks do                       *)
 (*   SystemRetire     what is over is forgotten (Retiring)                 *)
 (*   SystemCrash      a side dies, and comes back as another life          *)
 (*   SystemSafety     SystemWitnesses   what must never be; what must occur*)
 (*   this module      what may happen next, and what must happen at last   *)
 (***************************************************************************)
-EXTENDS SystemCrash, SystemSafety, SystemWitnesses
+EXTENDS SystemCrash, SystemRanks, SystemSafety, SystemWitnesses
 
 Worker == \E m \in Members, r \in Runs : Claim(m, r) \/ Write(m, r) \/ Miss(m, r) \/ GiveWay(m, r)
 Group == \E m \in Members, r \in Runs : Join(m, r) \/ Stop(m, r)
@@ -37,9 +39,10 @@ Client == \E a \in Attempts : \/ \E b \in Blocks : Admit(a, b)
                               \/ Registered(a) \/ Schedule(a) \/ Finish(a) \/ Abort(a)
 Faults == (\E t \in Transfers : Revoke(t)) \/ (\E o \in Runs \X Chunks : Evict(o))
 Forgetting == (\E a \in Attempts : Retire(a)) \/ (\E r \in Runs : ResendFailed(r) \/ \E m \in Members : Heed(m, r) \/ Forget(m, r))
+Ranks == \E a \in Attempts : Forward(a) \/ \E k \in DecodeRanks : Owned(a, k) \/ ForwardEnd(a, k)
 Network == \E m \in net : Lose(m) \/ \E keep \in BOOLEAN : Deliver(m, keep)
 
-Next == \/ (Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Network) /\ Born
+Next == \/ (Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Ranks \/ Network) /\ Born
         \/ Crash
 Spec == Init /\ [][Next]_vars
 

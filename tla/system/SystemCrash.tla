@@ -37,7 +37,7 @@ CrashDecode ==
     /\ reads' = [t \in Transfers |-> RD!Initial]
     /\ owner' = [b \in Blocks |-> 0]
     /\ dest' = [b \in Blocks |-> [cl \in Steps |-> [p \in Parts |-> Empty]]]
-    /\ io' = {x \in io : x.op \notin {"read", "stray"}}
+    /\ io' = {x \in io : x.op \notin {"read", "stray", "own", "forward"}}
              \cup {[op |-> "orphan", transfer |-> x.transfer, life |-> lives.decode, right |-> x.right /\ Stands(x.transfer)]
                      : x \in {y \in io : y.op = "read"}}
     /\ blamed' = blamed \cup {<<"attempt", a>> : a \in {b \in Attempts : dests[b].phase \notin {"idle", "forgotten"}}}
@@ -54,7 +54,7 @@ CrashPrefill ==
     /\ transfers' = [t \in Transfers |-> TR!Initial]
     /\ pool' = [o \in DOMAIN pool |-> PO!Initial]
     /\ mem' = [m \in Members |-> [i \in Gates |-> Empty]]
-    /\ io' = {x \in io : x.op \in {"read", "stray"}} \cup {[x EXCEPT !.right = FALSE] : x \in {y \in io : y.op = "orphan"}}
+    /\ io' = {x \in io : x.op \in {"read", "stray", "own", "forward"}} \cup {[x EXCEPT !.right = FALSE] : x \in {y \in io : y.op = "orphan"}}
     /\ taken' = {}
     /\ lives' = [lives EXCEPT !.prefill = @ + 1, !.peers = [i \in DOMAIN @ |-> PE!Initial]]
     /\ ev' = [op |-> "CrashPrefill"]

@@ -2,7 +2,8 @@
 (***************************************************************************)
 (* What Decode does: the life of an attempt, the ends of its copies, and   *)
 (* what each message to it does.  An action is one call of DecodeSession   *)
-(* (protocol/decode.py), under the same name.                              *)
+(* (protocol/decode.py), under the same name.  Several Decode ranks have   *)
+(* one session, that of rank 0: what the others do is in SystemRanks.      *)
 (***************************************************************************)
 EXTENDS SystemState
 
@@ -20,12 +21,14 @@ Admit(a, b) ==
     /\ block' = [block EXCEPT ![a] = b]
     /\ dest' = [dest EXCEPT ![b] = [cl \in Steps |-> [p \in Parts |-> Empty]]]
     /\ net' = net \cup (IF attempts'[a].phase = "advertised" THEN {[op |-> "START", attempt |-> a]} ELSE {})
+    /\ io' = io \cup {[op |-> "own", attempt |-> a, rank |-> k] : k \in DecodeRanks \ {Rank}}
     /\ ev' = [op |-> "Admit", attempt |-> a, block |-> b]
-    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, groups, reads, used, mem, pooled, io, registered, taken, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, groups, reads, used, mem, pooled, registered, taken, history>>
 
-\* The backend has registered the destination: now, not before, Prefill hears of it.
+\* The backend of every rank has registered the destination: now, not before, Prefill hears of it.
 Registered(a) ==
     /\ Known(a) /\ a \notin registered
+    /\ \A k \in DecodeRanks : ~Registering(a, k)
     /\ RC!CanRegister(attempts[a])
     /\ registered' = registered \cup {a}
     /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(RC!Register(@))]
@@ -41,9 +44,10 @@ Schedule(a) ==
     /\ ev' = [op |-> "Schedule", attempt |-> a]
     /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, dests, groups, reads, block, net, used, truth, history>>
 
-\* Inference has ended; the blocks go back.
+\* Inference has ended, at every rank; the blocks go back.
 Finish(a) ==
     /\ Known(a)
+    /\ ~Computing(a)
     /\ RC!CanFinish(attempts[a])
     /\ Settle(a, RC!Finish(attempts[a]), IF FI!CanDrain(dests[a]) THEN FI!Drain(dests[a]) ELSE dests[a], Open(a, groups))
     /\ ev' = [op |-> "Finish", attempt |-> a]

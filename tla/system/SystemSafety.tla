@@ -49,6 +49,13 @@ DestinationLifetime ==
         /\ x.attempt \in registered
     /\ \A a \in Attempts : attempts[a].phase = "scheduled" => owner[block[a]] = a
 
+\* I6, for each Decode rank: nothing is read for a rank that has not registered the destination, and no rank computes on blocks that
+\* have been given back.
+RankLifetime ==
+    \A x \in io :
+        /\ x.op = "read" => ~Registering(x.attempt, RankOf(x.transfer[4]))
+        /\ x.op = "forward" => owner[block[x.attempt]] = x.attempt
+
 \* I7: inference runs on the right contents, all of them.
 ScheduleSafe ==
     \A a \in Attempts : attempts[a].phase = "scheduled" =>
@@ -105,12 +112,12 @@ AgreeBeforeStep ==
 \* I9: what the members bring is all of it (main K/V, and every block of the indexer), and nothing of it comes twice.
 IndexerCover ==
     \A a \in Attempts : attempts[a].phase = "complete" =>
-        \A cl \in (1..ChunksOf(a)) \X Layers : \A p \in Parts \ {0} : dest[block[a]][cl][p] # Empty
+        \A cl \in (1..ChunksOf(a)) \X Layers : \A p \in Parts \ MainParts : dest[block[a]][cl][p] # Empty
 Once(ps) ==
     \A b \in Blocks : \A cl \in Steps : \A p \in ps :
         LET old == dest[b][cl][p]  new == dest'[b][cl][p] IN old = Empty \/ new \in {old, Empty, Junk}
-IndexerApart == [][Once(Parts \ {0})]_vars
-MainOnce == [][Once({0})]_vars
+IndexerApart == [][Once(Parts \ MainParts)]_vars
+MainOnce == [][Once(MainParts)]_vars
 
 \* I15: an attempt fails only if something happened to it; a run only if its attempt did.
 BlastRadius ==

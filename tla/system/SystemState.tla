@@ -66,9 +66,10 @@ RC == INSTANCE RequestCompletion WITH MaxChunks <- 0
 FI == INSTANCE FailureInvalidation WITH Ranks <- {}, Groups <- {}
 
 \* The width of the system.  A configuration may say more: Members = {0, 1}, Lanes = {1, 2}, IndexerBlocks = 3.
-Members == {0}           \* 0..n-1, the Prefill ranks that feed the one Decode rank; 0 is their leader
+Members == {0}           \* 0..n-1, the Prefill ranks; 0 is their leader
+DecodeRanks == {0}       \* 0..n-1, the Decode ranks, a divisor of the Members in number; 0 speaks for all (SystemRanks)
 Lanes == {1}             \* 1..n; each slot has the blocks of every lane, so runs of different lanes are in flight side by side
-IndexerBlocks == 1       \* indexer blocks of a step; the members share them out
+IndexerBlocks == 1       \* indexer blocks of a step; the members that feed one Decode rank share them out
 Retiring == FALSE        \* do sessions forget what is over?  A configuration says TRUE
 MaxCrashDecode == 0
 MaxCrashPrefill == 0
@@ -93,12 +94,25 @@ Needed(m, r, c, l) == IF Extends(m, r, c, l) THEN {} ELSE Earlier(r, c)
 Leader == 0
 Rank == 0
 
-\* What a member brings to the destination: part 0 is the main K/V, parts 1.. are the indexer's blocks.  Prefill ranks hold all of
-\* the main K/V each, so one of them sends it; a member with no part at all publishes and is answered like the others.
-Parts == 0..IndexerBlocks
-Share(m) == LET n == Cardinality(Members) IN
-            {b \in 1..IndexerBlocks : IndexerBlocks * m < b * n /\ b * n <= IndexerBlocks * (m + 1)}
-Sends(m) == Share(m) \cup (IF m = Leader THEN {0} ELSE {})
+\* The members that feed one Decode rank are a contributor group: each member feeds one rank, and has a place among those of that rank.
+Ratio == Cardinality(Members) \div Cardinality(DecodeRanks)
+RankOf(m) == m \div Ratio
+PlaceOf(m) == m % Ratio
+
+\* What lies at one (chunk, layer) of a destination: of each Decode rank k its share of the main K/V, which is one memory, and its own
+\* copy of all the indexer's blocks.  Part(k, 0) is that share, Part(k, b) is block b.  Prefill ranks hold all of the main K/V each, so
+\* of a group the first one sends the share of its rank; the members of a group divide the indexer's blocks among them.  A member with
+\* no part at all publishes and is answered like the others.
+Part(k, b) == k * (IndexerBlocks + 1) + b
+Parts == 0..Part(Cardinality(DecodeRanks) - 1, IndexerBlocks)
+MainParts == {Part(k, 0) : k \in DecodeRanks}
+Share(m) == LET n == Ratio  i == PlaceOf(m) IN
+            {b \in 1..IndexerBlocks : IndexerBlocks * i < b * n /\ b * n <= IndexerBlocks * (i + 1)}
+Sends(m) == {Part(RankOf(m), b) : b \in Share(m) \cup (IF PlaceOf(m) = 0 THEN {0} ELSE {})}
+
+\* Has Decode rank k yet to register the destination of attempt a?  Does a rank still compute a forward of it?
+Registering(a, k) == [op |-> "own", attempt |-> a, rank |-> k] \in io
+Computing(a) == \E k \in DecodeRanks : [op |-> "forward", attempt |-> a, rank |-> k] \in io
 
 \* What a pool object is made of: of every layer each member's share.
 Piece(l, m) == m * Cardinality(Layers) + l

@@ -38,4 +38,13 @@ NeverServedAgain == \A a \in Attempts : ~(/\ lives.born[a] = 2 /\ attempts[a].ph
                                           /\ \E r \in Runs : LET p == runs[Leader][r] IN p.phase = "forgotten" /\ lives.born[p.attempt] = 1)
 \* A Prefill that has come back serves the same Decode.
 NeverServesAgain == \A a \in Attempts : ~(attempts[a].phase = "scheduled" /\ lives.began[bindings[a].run] = 2)
+\* Two ranks' reads of one step end in another order than the ranks have: one has all of the step, and the first one still reads.
+NeverLaterRankFirst == \A t, u \in Transfers : ~(/\ t[1] = u[1] /\ t[2] = u[2] /\ t[3] = u[3] /\ RankOf(t[4]) < RankOf(u[4])
+                                                 /\ reads[t].phase = "reading" /\ reads[u].phase = "committed")
+\* The slot of the Prefill rank that feeds one Decode rank belongs to the next layer, and another Decode rank reads the layer before it.
+NeverRanksDriftApart == \A x \in io : x.op = "read" => LET t == x.transfer IN
+                            \A m \in Members : RankOf(m) # RankOf(t[4]) => mem[m][GateOf(t[1], t[3])][2] <= t[3]
+\* Rank 0 has ended its part of a forward and another rank computes it still.
+NeverComputesLonger == \A a \in Attempts, k \in DecodeRanks : [op |-> "forward", attempt |-> a, rank |-> k] \in io =>
+                            [op |-> "forward", attempt |-> a, rank |-> Rank] \in io
 ===============================================================================
