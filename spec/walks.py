@@ -52,7 +52,7 @@ def mixed_bounds(rng: random.Random) -> Bounds:
     if rng.random() < 0.5:
         return drawn
     small = replace(drawn, layers=1, shared=frozenset(), shared_slots=0, chunks=4, prompts=(4,), attempts=2, runs=4, abort=2)
-    return replace(small, members=1, lanes=1)
+    return replace(small, members=1, lanes=1, decode_ranks=1)
 
 
 def simulated(

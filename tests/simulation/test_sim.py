@@ -25,7 +25,7 @@ from tidegate.spec.world import World
 STEPS = 10_000_000 if os.environ.get("TIDEGATE_LONG") else 200_000
 OPERATIONS = {
     "Abort", "Admit", "Claim", "CrashDecode", "CrashPrefill", "Deliver", "Evict", "Finish", "Forget", "Forward", "ForwardEnd",
-    "Heed", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss", "OrphanEnd", "Owned", "PeerFenced", "PeerGone", "PeerLost",
+    "GiveWay", "Heed", "Join", "Landed", "LayerDone", "LoadEnd", "Lose", "Miss", "OrphanEnd", "Owned", "PeerFenced", "PeerGone", "PeerLost",
     "PrefillGone", "ReadEnd", "Registered", "ResendFailed", "ResendReady", "ResendReport", "Retire", "Revoke", "SaveEnd",
     "Schedule", "Stop", "Write",
 }  # fmt: skip

@@ -45,7 +45,7 @@ class Hostile(RuleBasedStateMachine):
         self.world = World(Bounds(
             layers=3, shared=frozenset((1, 2)), chunks=chunks, runs=4, attempts=2, blocks=blocks, members=members,
             decode_ranks=members if lanes == 2 else 1, lanes=lanes, read_lease=lease,
-            retiring=chunks == 1 or not faults.isdisjoint(DEATHS),
+            retiring=chunks == 1 or not faults.isdisjoint(DEATHS), giving_way=chunks == 2,
             **budgets,  # type: ignore[arg-type]
         ), decode=self.decode)  # fmt: skip
         type(self).taken = []
@@ -61,7 +61,7 @@ class Hostile(RuleBasedStateMachine):
     @rule(choices=CHOICES)
     def work(self, choices: list[int]) -> None:
         for choice in choices:
-            self._take([m for m in self.world.moves() if plain(m)], choice)
+            self._take([m for m in self.world.moves() if plain(m) or m[0] == "Forward"], choice)
 
     @rule(choice=st.integers(0, 31), choices=CHOICES)
     def disturb(self, choice: int, choices: list[int]) -> None:
