@@ -22,7 +22,9 @@ __all__ = ["Outcome", "random_bounds", "simulate"]
 
 STEPS_PER_WORLD = 1500
 PATIENCE = 20_000
-SLOW = ("LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish", "OrphanEnd", "PeerFenced")
+SLOW = (
+    "LayerDone", "SaveEnd", "LoadEnd", "ReadEnd", "Landed", "Deliver", "Write", "Claim", "Registered", "Finish", "OrphanEnd", "PeerFenced",
+)  # fmt: skip
 RARE = {"Abort": 0.02, "Evict": 0.05, "Revoke": 0.05, "Lose": 0.1, "CrashDecode": 0.01, "CrashPrefill": 0.01}
 FAILING = {"Deliver": (True,), "SaveEnd": (False,), "LoadEnd": (False,), "ReadEnd": ("quiet", "unknown")}
 
