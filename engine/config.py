@@ -87,7 +87,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefills: int = 1  # Prefill instances
     decodes: int = 1  # Decode instances
     pull_threads: int = 2
-    trace: str = ""
+    trace: str = ""  # folder
+    trace_life: str = ""  # what the leader calls itself there, for the other ranks
     pool_blocks: int = 0  # blocks that Prefill's host pool holds; 0: twice what each one's longest prompts at once need
     pool_folder: str = ""
     scratch_folder: str = ""  # the parent's, for this run; a worker that outlives the parent removes it

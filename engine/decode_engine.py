@@ -114,7 +114,7 @@ class DecodeEngine(DecodeRows):
             self._context.destroy(linger=0)
             raise
         trace_header(recorder, role="decode", rank=0, ranks=topology.d_tp, members=topology.p_tp,
-                     incarnation=self.incarnation, layers=layers)  # fmt: skip
+                     incarnation=self.incarnation, layers=layers, memories=self.memory.files() if recorder.enabled else {})  # fmt: skip
         faults = faults or Injector(())
         self.backend = backend or ShmPull(recorder=recorder, faults=faults.copies(), threads=pull_threads)
         session = DecodeSession(layers=layers, members=topology.p_tp, incarnation=self.incarnation, observer=trace_observer(recorder))

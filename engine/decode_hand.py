@@ -58,7 +58,8 @@ class DecodeHand(DecodeRows):
     ) -> None:  # fmt: skip
         super().__init__(memory, {}, rank=leader.told.rank, ranks=leader.told.size)
         trace_header(recorder, role="decode", rank=self.rank, ranks=leader.told.size, members=members,
-                     incarnation=secrets.randbits(62) + 1, layers=memory.layers)  # fmt: skip
+                     incarnation=secrets.randbits(62) + 1, layers=memory.layers,
+                     memories=memory.files() if recorder.enabled else {})  # fmt: skip
         self._recorder = recorder
         self._leader, self._pull = leader, ShmPull(threads=pull_threads, recorder=recorder, faults=faults)
         self._owned: dict[int, Destination] = {}

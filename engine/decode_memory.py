@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from tidegate.engine.blocks import BlockAllocator
-from tidegate.engine.host_memory import HostMemory
+from tidegate.engine.host_memory import HostMemory, file_at
 from tidegate.engine.hot_buffer import HotBuffers
 from tidegate.engine.paged_rows import PagedRows, RowKind
 from tidegate.engine.slot_layout import DTYPES
@@ -188,6 +188,10 @@ class DecodeMemory:
     @property
     def free_rows(self) -> int:
         return len(self._free_rows)
+
+    def files(self) -> dict[str, str]:
+        """The file that the rows of each kind lie in; "" where this process alone has them."""
+        return {name: file_at(pages.memory.data_ptr()) for name, pages in self.pages.items()}
 
     def backing(self) -> dict[str, float]:
         """Bytes of the host pool, and how many of them are in huge pages and pinned, as of now."""

@@ -18,7 +18,7 @@ def serve(leader: Leader) -> None:
     told, config = leader.told, leader.config(RunConfig)
     model = config.load_model(GlooRanks(told.meeting, rank=told.rank, size=told.size))
     memory = decode_memory(config, model.config, {name: int(file) for name, file in told.more.items()})
-    recorder = recorder_of(config.trace, "decode", told.rank, config.topology)
+    recorder = recorder_of(config.trace, "decode", told.rank, config.topology, config.trace_life)
     hand = DecodeHand(
         leader, memory, members=config.p_tp, pull_threads=config.pull_threads, recorder=recorder,
         faults=Injector(config.decode_faults).copies(),

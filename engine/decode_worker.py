@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 import zmq
+from msgspec.structs import replace
 
 from tidegate.engine.admission import Active, Admission
 from tidegate.engine.config import RunConfig
@@ -38,7 +39,8 @@ class DecodeWorker:
         model, self._context = config.model_config(), zmq.Context[zmq.Socket[bytes]]()
         files = self._shared_files(model) if config.d_tp > 1 else {}
         self.hands = Hands(
-            self._context, "tidegate.engine.decode_rank", config, scratch=config.scratch_folder, size=config.d_tp,
+            self._context, "tidegate.engine.decode_rank", replace(config, trace_life=self.recorder.life),
+            scratch=config.scratch_folder, size=config.d_tp,
             more={name: str(file) for name, file in files.items()},
             files=[*files.values()], fail=lambda reason: parent.fail(f"decode: {reason}"),
         )  # fmt: skip

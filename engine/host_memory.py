@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import torch
 
-__all__ = ["Got", "HostMemory", "shared_file", "smaps"]
+__all__ = ["Got", "HostMemory", "file_at", "shared_file", "smaps"]
 
 HUGE = 2 << 20
 POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module of Python 3.11
@@ -109,6 +109,17 @@ def shared_file(size: int) -> int:
         os.close(file)
         raise OSError(error.errno, f"a shared host pool of {_mib(size)} cannot be had: {error.strerror}") from error
     return file
+
+
+def file_at(address: int) -> str:
+    """Which file the memory at `address` is, by device and inode, as the kernel says; "" for memory that this process alone has."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            span, _, _, device, inode, *_ = line.split()
+            begin, end = (int(number, 16) for number in span.split("-"))
+            if begin <= address < end:
+                return f"{device} {inode}" if int(inode) else ""
+    return ""
 
 
 def smaps(address: int, size: int) -> dict[str, int]:

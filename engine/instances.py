@@ -60,7 +60,4 @@ def instance_rules(config: RunConfig) -> list[tuple[bool, str]]:
         shared = sorted(set(some) & set(others))
         both = f"{name} and {second} are both {shared[0]}" if shared else ""
         rules.append((not shared, f"{both}: give each server its own port, or 0 for a free one"))
-    several = ", ".join(f"{name} is {count}" for name, count in counts.items() if count > 1)
-    rules.append((not (config.trace and several), f"{several}: the trace of several is not recorded in this release; leave --trace out, "
-                  "or run one of each"))  # fmt: skip
     return rules

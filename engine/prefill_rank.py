@@ -23,7 +23,7 @@ def serve(leader: Leader) -> None:
         leader, layer_memory(config.slot_layout()), plan=config.plan(), chunk_tokens=config.chunk,
         folder=told.more["pool"], extents=config.pool_objects, pin_seconds=config.pin_seconds, model=told.more["model"],
         lookahead=model.config.lookahead, read_lease=config.read_lease > 0,
-        recorder=(recorder := recorder_of(config.trace, "prefill", told.rank, config.topology)), faults=faults.copies(),
+        recorder=(recorder := recorder_of(config.trace, "prefill", told.rank, config.topology, config.trace_life)), faults=faults.copies(),
     )  # fmt: skip
     hand.open()
     while (parts := hand.next_step()) is not None:

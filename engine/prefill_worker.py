@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 
 from tidegate.engine.config import RunConfig
 from tidegate.engine.control import public_name
@@ -54,7 +55,8 @@ class PrefillWorker:
         )  # fmt: skip
         rows = f"{config.model_config()!r} of seed {config.seed} {self._weights()}"
         self.hands = Hands(
-            self.context, "tidegate.engine.prefill_rank", config, scratch=config.scratch_folder, size=config.p_tp,
+            self.context, "tidegate.engine.prefill_rank", replace(config, trace_life=self.recorder.life),
+            scratch=config.scratch_folder, size=config.p_tp,
             more={"pool": str(pool.path), "model": rows},
             fail=lambda reason: parent.fail(f"prefill: {reason}"),
         )  # fmt: skip

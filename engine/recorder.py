@@ -1,8 +1,9 @@
 """Records what happened in a process as JSON lines: physical events from the data path, machine events from whoever
 owns one.
 
-Rules: a line gets its number under a lock, so `seq` is a total order within the process and has no gap; nothing here
-reads a clock, for clocks order nothing between processes; a line that cannot be written as JSON gets no number;
+Rules: a line gets its number under a lock, so `seq` is a total order within the process and has no gap; a line is the operating
+system's before what it tells of has an effect, so that of a process that is killed nothing is missing from which anything followed;
+nothing here reads a clock, for clocks order nothing between processes; a line that cannot be written as JSON gets no number;
 recording is off unless a Recorder is passed in, and `NULL` costs one attribute look-up (ask `enabled` before a tag is
 computed for it).
 """
@@ -20,8 +21,6 @@ import msgspec
 
 from tidegate.kernels.copy import as_bytes
 
-FLUSH_BYTES = 1 << 16
-
 
 class Recording(Protocol):
     """What the data path needs of a recorder."""
@@ -35,10 +34,7 @@ class Recording(Protocol):
         """Is a tag due for each range, beside the one for all?  Where ranks share out the rows of a step, no two of them move the same."""
 
     def record(self, kind: str, **fields: Any) -> None:
-        """Add one line."""
-
-    def flush(self) -> None:
-        """Hand the lines so far to the operating system."""
+        """Add one line; it outlives this process from then on."""
 
 
 class Recorder:
@@ -55,8 +51,12 @@ class Recorder:
         self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
         self._lock = threading.Lock()
         self._encoder = msgspec.json.Encoder()
-        self._buffer = bytearray()
         self._seq = 0
+
+    @property
+    def life(self) -> str:
+        """What the instance is called in the trace, all its ranks together: `process` without the rank."""
+        return self.process.rpartition("-")[0]
 
     def record(self, kind: str, **fields: Any) -> None:
         """Add one line; ValueError after close, or for a field named as one of the recorder's own."""
@@ -67,29 +67,15 @@ class Recorder:
             if self._file.closed:
                 raise ValueError(f"recorder {self.path} is closed: the {kind!r} line came too late")
             head = self._encoder.encode({"process": self.process, "seq": self._seq, "kind": kind})
-            self._buffer += (head[:-1] + b"," + rest[1:] if fields else head) + b"\n"
+            left = memoryview((head[:-1] + b"," + rest[1:] if fields else head) + b"\n")
+            while left:
+                left = left[self._file.write(left) or 0 :]
             self._seq += 1
-            if len(self._buffer) >= FLUSH_BYTES:
-                self._write()
-
-    def flush(self) -> None:
-        """Hand every line so far to the operating system, so that they outlive this process."""
-        with self._lock:
-            self._write()
 
     def close(self) -> None:
-        """Flush and close; again does nothing."""
+        """Close the file; again does nothing."""
         with self._lock:
-            if not self._file.closed:
-                self._write()
-                self._file.close()
-
-    def _write(self) -> None:
-        view = memoryview(self._buffer)
-        while view:
-            view = view[self._file.write(view) or 0 :]
-        del view
-        self._buffer = bytearray()
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -102,11 +88,9 @@ class NullRecorder:
     """Records nothing."""
 
     enabled = by_range = False
+    life = ""
 
     def record(self, kind: str, **fields: Any) -> None:
-        pass
-
-    def flush(self) -> None:
         pass
 
     def close(self) -> None:

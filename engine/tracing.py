@@ -8,8 +8,10 @@ told.  With the null recorder nothing is computed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,21 +24,30 @@ from tidegate.protocol.topology import ALONE, SlotPlan, Topology
 __all__ = ["FORMAT", "labels", "recorder_of", "trace_begin", "trace_end", "trace_file", "trace_footer", "trace_header",
            "trace_observer"]  # fmt: skip
 
-FORMAT = 2
+FORMAT = 3
 """Version of the format that docs/trace.md describes."""
 
 
-def trace_file(role: str, rank: int) -> str:
+def trace_file(life: str, rank: int) -> str:
     """Name of the file of a process within a trace directory; its stem is the recorder's `process`."""
-    return f"{role}-{rank}.jsonl"
+    return f"{life}-{rank}.jsonl"
 
 
-def recorder_of(folder: str, role: str, rank: int, topology: Topology) -> Recorder | NullRecorder:
-    """What a rank of a worker records with, in `folder`; without one, nothing.  Raises as `Recorder`."""
+def recorder_of(folder: str, role: str, rank: int, topology: Topology, life: str = "") -> Recorder | NullRecorder:
+    """What a rank of a worker records with, in `folder`; without one, nothing.  life: what the leader's recorder says that it is called;
+    left out by the leader, who takes the first name that nobody has: an instance that comes back after a crash, or that is beside
+    others, has files of its own.  Raises as `Recorder`.
+    """
     if not folder:
         return NULL
-    name = trace_file(role, rank)
-    return Recorder(Path(folder) / name, Path(name).stem, by_range=topology != ALONE)
+    for name in [life] if life else itertools.chain([role], (f"{role}.{n}" for n in itertools.count(1))):
+        path = Path(folder) / trace_file(name, rank)
+        try:
+            return Recorder(path, path.stem, by_range=topology != ALONE)
+        except FileExistsError:
+            if life:
+                raise
+    raise AssertionError("there is always another name")
 
 
 def trace_header(
@@ -51,9 +62,10 @@ def trace_header(
     plan: SlotPlan | None = None,
     chunk_tokens: int = 0,
     read_lease: bool = False,
+    memories: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write the first line.  ranks: of the instance; members: Prefill ranks that this side speaks for or with.  Prefill gives its plan,
-    the tokens of a chunk, and whether it may revoke; Decode does not.
+    the tokens of a chunk, and whether it may revoke; Decode the file that each of its regions lies in, "" if nobody else has it.
 
     ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.
     """
@@ -64,9 +76,8 @@ def trace_header(
     recorder.record(
         "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, ranks=ranks, members=members, incarnation=incarnation,
         layers=layers, shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
-        chunk_tokens=chunk_tokens, read_lease=read_lease,
+        chunk_tokens=chunk_tokens, read_lease=read_lease, memories=dict(memories),
     )  # fmt: skip
-    recorder.flush()  # what remains of a run that is interrupted is known for its trace, cut off
 
 
 def trace_observer(recorder: Recording) -> Observer | None:

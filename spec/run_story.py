@@ -34,6 +34,8 @@ PHRASES = {
     "ResendReport": "{step}, again", "Evict": "chunk {chunk} leaves the pool", "Retire": "attempt {attempt} is over for good",
     "Heed": "another rank hears that run {run} is retired", "Forget": "run {run} is forgotten",
     "ResendFailed": "run {run} has failed, again",
+    "Over": "the process has ended", "PrefillGone": "a Prefill has gone", "PeerGone": "a Decode has gone",
+    "PeerFenced": "no copy of it can run any more", "PeerLost": "what was held for it is given up",
 }  # fmt: skip
 
 
@@ -54,7 +56,8 @@ def tell_run(folder: Path, request: str = "", *, chunks: Collection[int] = (), l
     Raises Unreadable or TraceRefused for a folder that is no trace, SpecError for a request that it does not hold.
     """
     files = read_directory(folder)
-    names = read_names(files)
+    lines = merge(files)
+    names = read_names(files, lines)
     known = requests(names)
     if not known:
         raise SpecError(f"{folder}: no START was delivered, so there is no request to draw")
@@ -62,7 +65,7 @@ def tell_run(folder: Path, request: str = "", *, chunks: Collection[int] = (), l
     attempts = known.get(request) or [nonce for nonce in names.attempts if str(nonce) == request]
     if not attempts:
         raise SpecError(f"{folder} holds no request {request!r}: there are {', '.join(sorted(known)[:20])}")
-    return _Telling(names, attempts, set(chunks), set(layers), f"{folder.name}: request {request}").tell(merge(files))
+    return _Telling(names, attempts, set(chunks), set(layers), f"{folder.name}: request {request}").tell(lines)
 
 
 class _Telling:
@@ -163,8 +166,8 @@ class _Telling:
         what, _, when = line.kind.partition("_")
         now = len(self.out.rows) - 0.5
         if line.kind == "write_begin" and p.run in self.names.runs:
-            self.slots.add(_slot(p))
-            self._contents(p, max(now, 0))
+            self.slots.add(_slot(line, p))
+            self._contents(line, p, max(now, 0))
         if p.run not in self.runs or (self.chunks and p.chunk not in self.chunks) or (self.layers and p.layer not in self.layers):
             return
         side, label = SIDE.get(what, _process(line)), f"{what} {_short(self.names, (p.run, p.chunk, p.layer, p.member))}"
@@ -177,14 +180,14 @@ class _Telling:
             if bar.line == side and bar.label == label and bar.end is None:
                 bar.end, bar.bad = max(now, 0), p.ok is False
 
-    def _contents(self, p: Physical, now: float) -> None:
-        line = _slot(p)
+    def _contents(self, line: Line, p: Physical, now: float) -> None:
+        slot = _slot(line, p)
         for band in self.out.bands:
-            if band.line == line and band.end is None:
+            if band.line == slot and band.end is None:
                 band.end = now
         text = f"run {self.names.runs[p.run]} layer {p.layer}\nchunk {p.chunk}, epoch {p.epoch}"
-        self.out.bands = [b for b in self.out.bands if b.line != line or b.end is None or b.end > b.begin]
-        self.out.bands.append(Band(line, text, _colour(self.names, p.run, p.layer), now))
+        self.out.bands = [b for b in self.out.bands if b.line != slot or b.end is None or b.end > b.begin]
+        self.out.bands.append(Band(slot, text, _colour(self.names, p.run, p.layer), now))
 
     def _lifelines(self) -> list[Lifeline]:
         used = {row.line for row in self.out.rows} | {bar.line for bar in self.out.bars}
@@ -238,8 +241,9 @@ def _short(names: Names, step: Step | None) -> str:
     return f"{names.runs.get(step[0], '?')}·{step[1]}·{step[2]}{f' of rank {step[3]}' if step[3] else ''}"
 
 
-def _slot(p: Physical) -> str:
-    return f"slot {p.slot}{f' of rank {p.member}' if p.member else ''}"
+def _slot(line: Line, p: Physical) -> str:
+    """Each Prefill has its own."""
+    return f"slot {p.slot}{f' of rank {p.member}' if p.member else ''}{f' of {line.life}' if '.' in line.life else ''}"
 
 
 def _message(names: Names, key: Key) -> str:

@@ -1,11 +1,13 @@
-"""Which files make a recorded run: one for each rank of Prefill and of Decode.
+"""Which files make a recorded run: one for each rank of each life of a Prefill or a Decode.
 
-Rules: an instance has the ranks that its headers say, all of them and no other, and what they say of the instance is one; a rank
-moves bytes of its own memory, or into it, and the rank 0 of each side, whose every session is, also tells the machine events.
+Rules: an instance that crashes and comes back is another life, with files of its own; a life has the ranks that its headers say, all of
+them and no other (but for those that a crash came before), and what they say of it is one; a rank moves bytes of its own memory, or
+into it, and the rank 0 of each life, whose every session is, also tells the machine events; all lives of a side are alike.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -13,15 +15,37 @@ import msgspec
 from tidegate.protocol.topology import Topology
 from tidegate.spec.trace_lines import File, Line, TraceRefused, Unreadable, read_file
 
-__all__ = ["Files", "leader", "read_directory", "topology_of"]
+__all__ = ["Files", "died", "first", "leader", "leaders", "lives_of", "read_directory", "topology_of"]
 
 Files = dict[str, File]
-"""Process ("prefill-0", ...) -> its file."""
+"""Process ("prefill-0", "decode.1-0", ...) -> its file."""
 
 
-def leader(role: str) -> str:
-    """The process that has the sessions of a side."""
-    return f"{role}-0"
+def leader(life: str) -> str:
+    """The process that has the sessions of a life."""
+    return f"{life}-0"
+
+
+def lives_of(files: Files, role: str) -> list[str]:
+    """The lives of one side, in the order of their names."""
+    found = {file.life for file in files.values() if file.header.role == role}
+    return sorted(found, key=lambda life: int(life.partition(".")[2] or 0))
+
+
+def leaders(files: Files, role: str) -> list[File]:
+    """The files of their leaders."""
+    return [files[leader(life)] for life in lives_of(files, role)]
+
+
+def first(files: Files, role: str) -> File:
+    """One of them: what all lives of a side have in common stands in it."""
+    return leaders(files, role)[0]
+
+
+def died(files: Files, life: str) -> bool:
+    """Has a process of it died?  Then all of it has."""
+    mine = [file for file in files.values() if file.life == life]
+    return not all(file.ended for file in mine) or len(mine) < mine[0].header.ranks
 
 
 def read_directory(folder: Path) -> Files:
@@ -32,51 +56,102 @@ def read_directory(folder: Path) -> Files:
     if not paths:
         raise Unreadable(f"{folder} holds no trace: there is no *.jsonl file in it; give what `tidegate run --trace DIR` wrote")
     files: Files = {}
+    silent = [path for path in paths if b"\n" not in path.read_bytes()]  # they died before they said who they are
     for path in paths:
+        if path in silent:
+            continue
         file = read_file(path)
-        if path.stem != (due := f"{file.header.role}-{file.header.rank}"):
+        due = f"{file.header.role}-{file.header.rank}"
+        if re.sub(r"\.[1-9][0-9]*-", "-", path.stem) != due:
             raise TraceRefused(f"{path}:1", f"the header is that of {due}: the file of a process has its name")
-        files[due] = file
+        files[path.stem] = file
+    _unborn(files, silent)
     for role in ("prefill", "decode"):
-        _whole(folder, files, role)
-    layers = {role: files[leader(role)].header.layers for role in ("prefill", "decode")}
+        _alike(folder, files, role, silent)
+    layers = {role: first(files, role).header.layers for role in ("prefill", "decode")}
     if layers["prefill"] != layers["decode"]:
-        raise TraceRefused(f"{files[leader('decode')].path}:1",
+        raise TraceRefused(f"{first(files, 'decode').path}:1",
                            f"{layers['decode']} layers, Prefill has {layers['prefill']}: both run the same model")  # fmt: skip
     _same_members(files)
+    _memories(files)
     _places(files)
     return files
 
 
 def topology_of(files: Files) -> Topology:
     """How many ranks there are on each side. Raises TraceRefused where they do not fit."""
-    prefill, decode = files[leader("prefill")], files[leader("decode")]
+    prefill, decode = first(files, "prefill"), first(files, "decode")
     try:
         return Topology(p_tp=prefill.header.ranks, d_tp=decode.header.ranks)
     except ValueError as error:
         raise TraceRefused(f"{decode.path}:1", str(error)) from None
 
 
-def _whole(folder: Path, files: Files, role: str) -> None:
-    """Every rank of a side is there, and all say the same of it."""
-    if leader(role) not in files:
+def _unborn(files: Files, silent: list[Path]) -> None:
+    """Leave out a life whose leader died before it had a session: nobody heard of it."""
+    for path in silent:
+        life, _, rank = path.stem.rpartition("-")
+        mine = [name for name, file in files.items() if file.life == life]
+        if rank == "0" and not any(files[name].lines for name in mine):
+            for name in mine:
+                del files[name]
+
+
+def _alike(folder: Path, files: Files, role: str, silent: list[Path]) -> None:
+    """Every life of a side is whole, and what they say of themselves is one."""
+    lives = lives_of(files, role)
+    if not lives and (mine := [path for path in silent if path.stem.startswith(role)]):
+        raise TraceRefused(f"{mine[0]}:1", "the file is empty: a trace begins with a header")
+    if not lives:
         raise TraceRefused(str(folder), f"the file of the {role} process is missing: a run has a Prefill and a Decode rank")
-    first = files[leader(role)]
-    due = [f"{role}-{rank}" for rank in range(first.header.ranks)]
-    if missing := [name for name in due if name not in files]:
-        raise TraceRefused(str(folder), f"the file of {missing[0]} is missing: {role} has {len(due)} ranks, each with a file of its own")
-    for name in [name for name, file in files.items() if file.header.role == role]:
-        header = files[name].header
-        same = msgspec.structs.replace(first.header, rank=header.rank, incarnation=header.incarnation)
-        if header != same or name not in due:
-            raise TraceRefused(f"{files[name].path}:1", f"{name} says of its instance what {leader(role)} does not: {header}")
+    for life in lives:
+        _whole(folder, files, life)
+    one = first(files, role).header
+    for file in leaders(files, role):
+        if msgspec.structs.replace(file.header, incarnation=one.incarnation, memories=one.memories) != one:
+            raise TraceRefused(f"{file.path}:1", f"{file.life} is not what {lives[0]} is: {file.header}; the lives of one side have one "
+                               "plan, one mode and one number of ranks")  # fmt: skip
+
+
+def _whole(folder: Path, files: Files, life: str) -> None:
+    """Every rank of a life is there, and all say the same of it."""
+    mine = {name: file for name, file in files.items() if file.life == life}
+    if leader(life) not in mine:
+        raise TraceRefused(str(folder), f"the file of {leader(life)} is missing: every session is rank 0's")
+    head = mine[leader(life)].header
+    due = [f"{life}-{rank}" for rank in range(head.ranks)]
+    missing = [name for name in due if name not in mine]
+    if missing and all(file.ended for file in mine.values()):
+        raise TraceRefused(str(folder), f"the file of {missing[0]} is missing: {life} has {len(due)} ranks, each with a file of its own")
+    for name, file in mine.items():
+        same = msgspec.structs.replace(head, rank=file.header.rank, incarnation=file.header.incarnation, memories=file.header.memories)
+        if file.header != same or name not in due:
+            raise TraceRefused(f"{file.path}:1", f"{name} says of its instance what {leader(life)} does not: {file.header}")
 
 
 def _same_members(files: Files) -> None:
-    ranks = files[leader("prefill")].header.ranks
+    ranks = first(files, "prefill").header.ranks
     for file in files.values():
         if file.header.members != ranks:
             raise TraceRefused(f"{file.path}:1", f"{file.header.members} members, and Prefill has {ranks} ranks: one for each")
+
+
+def _memories(files: Files) -> None:
+    """Main KV is one memory for the ranks of a Decode, and of no other: a DP rank has a pool of its own.  Of a life that died nothing is
+    asked, for the system may give the next one its memory.
+    """
+    owner: dict[str, File] = {}
+    for file in [file for file in files.values() if file.header.role == "decode" and not died(files, file.life)]:
+        for region, place in file.header.memories.items():
+            other = owner.setdefault(place, file) if place else file
+            if other.life != file.life:
+                raise TraceRefused(f"{file.path}:1", f"{region} of {file.life} lies in the same memory as that of {other.life} "
+                                   f"(file {place}): a Decode, and each DP rank of one, reads into memory of its own")  # fmt: skip
+        head = files[leader(file.life)].header
+        for region, place in file.header.memories.items():
+            if region.startswith("main") and place != head.memories.get(region):
+                raise TraceRefused(f"{file.path}:1", f"{region} lies in file {place or 'of its own'}, and that of {leader(file.life)} "
+                                   f"in {head.memories.get(region) or 'one of its own'}: the ranks of a Decode share one pool")  # fmt: skip
 
 
 def _places(files: Files) -> None:

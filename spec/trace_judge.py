@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ class Case:
     def log(self) -> list[dict[str, Any]]:
         """What TLC gets: the records to the end, or to the line that is refused, of which only the state is asked."""
         if self.refused is None:
-            return [*self.records, {"op": "Rest"}]
+            return [*self.records, {"op": "Rest", "life": 0}]
         line = self.lines[self.refused[0]]
         step = line.physical or getattr(line.arguments.get("message"), "transfer", None)
-        show: dict[str, Any] = {"op": "Show"}
+        show: dict[str, Any] = {"op": "Show", "life": 0}
         chunks, layers = range(1, max(self.counts) + 1), range(1, self.names.plan.layers + 1)
         if step and step.run in self.names.runs and step.chunk in chunks and step.layer in layers:
             show["transfer"] = (self.names.runs[step.run], step.chunk, step.layer, step.member if step.member in self.names.members else 0)
@@ -59,6 +59,17 @@ class Case:
         plan = self.names.plan
         alone = id(self) if len(self.records) >= LONG else 0
         return plan.layers, plan.shared, plan.shared_slots, self.names.prefill.read_lease, self.names.prefill.ranks, alone
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Of which life each attempt and each run is, and the lanes of each life, by number."""
+        names = self.names
+
+        def numbers(of: Mapping[int, str], order: Mapping[int, int]) -> list[int]:
+            return [names.lives[of[nonce]] for nonce in sorted(order, key=order.__getitem__)]
+
+        return {"decodes": sum(life.startswith("decode") for life in names.lives), "born": numbers(names.attempt_of, names.attempts),
+                "began": numbers(names.run_of, names.runs), "lanes": [names.lanes_of(life) for life in names.lives]}  # fmt: skip
 
     @property
     def counts(self) -> list[int]:
@@ -141,7 +152,8 @@ def run(cases: Sequence[Case], on_progress: Callable[[int, int], None]) -> Resul
         data, config = Path(folder) / "TraceData.tla", Path(folder) / "trace.cfg"
         logs = ",\n".join("<<\n" + ",\n".join(map(tla, case.log)) + "\n>>" for case in cases)
         counts = tla([case.counts for case in cases])
-        data.write_text(f"---- MODULE TraceData ----\nChunkCounts == {counts}\nLogs == <<\n{logs}\n>>\n====\n")
+        lineage = tla([case.lineage for case in cases])
+        data.write_text(f"---- MODULE TraceData ----\nChunkCounts == {counts}\nLineage == {lineage}\nLogs == <<\n{logs}\n>>\n====\n")
         config.write_text(
             "SPECIFICATION TraceSpec\nCONSTANTS\n" + "".join(f"    {name} = {v}\n" for name, v in _constants(cases).items())
             + "    ChunksOf <- TraceChunks\nCONSTRAINT Judge\nVIEW TraceView\n"
@@ -157,11 +169,11 @@ def _constants(cases: Sequence[Case]) -> dict[str, Any]:
     """The constants of System, large enough for each of the traces."""
     plan, lease = cases[0].names.plan, cases[0].names.prefill.read_lease
     attempts = tla(range(1, max(len(case.counts) for case in cases) + 1))
-    lanes = [lane for case in cases for lane in case.names.lanes.values()]
+    lanes = [sum(case.names.width.values()) for case in cases]
     return {
         "Layers": tla(range(1, plan.layers + 1)), "Shared": tla(plan.shared), "SharedSlots": plan.shared_slots,
         "NumChunks": max(max(case.counts) for case in cases), "Runs": tla(range(1, max(len(case.names.runs) for case in cases) + 1)),
         "Attempts": attempts, "Blocks": attempts, "ReadLease": tla(lease), "Retiring": tla(True),
         "GivingWay": tla(True), "Members": tla(cases[0].names.members),
-        "IndexerBlocks": len(cases[0].names.members), "Lanes": tla(range(1, max([1, *lanes]) + 1)),
+        "IndexerBlocks": len(cases[0].names.members), "Lanes": tla(range(1, max(lanes) + 1)),
     } | {f"Max{fault}": sum(len(case.records) for case in cases) for fault in BUDGETS}  # fmt: skip

@@ -1,8 +1,9 @@
 """Reads a file of a recorded run (docs/trace.md) and checks each line by itself; `trace_files` puts the files together.
 
 Rules: a line that is no line of the format is Unreadable, with file and line; a well-formed one that cannot belong to an honest
-run (a gap in seq, no header, no end) is a TraceRefused, likewise; nothing is guessed and nothing is repaired.  Only docs/trace.md is
-shared with the program that writes traces, so FORMAT is given here again.
+run (a gap in seq, no header) is a TraceRefused, likewise; nothing is guessed and nothing is repaired.  A file without `end` is that of
+a process that died: a line of which the end is missing was never written, and nothing can have followed from it.  Only docs/trace.md
+is shared with the program that writes traces, so FORMAT is given here again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from tidegate.protocol.messages import VERSION, Message
 from tidegate.spec.errors import SpecError
 
-FORMAT = 2
+FORMAT = 3
 Tag = str
 Transfer = tuple[int, int, int, int]
 
@@ -48,6 +49,7 @@ class Header(msgspec.Struct, frozen=True):
     shared_slots: int = 0
     chunk_tokens: int = 0
     read_lease: bool = False
+    memories: dict[str, str] = {}  # of Decode: region -> the file that it lies in, "" where no other process has it
 
 
 class Physical(msgspec.Struct, frozen=True):
@@ -84,15 +86,17 @@ ROLE_OF = {
     "Miss": "prefill", "GiveWay": "prefill", "Join": "prefill", "Stop": "prefill", "LayerDone": "prefill", "Revoke": "prefill",
     "ResendReady": "prefill",
     "SaveEnd": "prefill", "LoadEnd": "prefill", "Evict": "prefill", "Retire": "decode", "Heed": "prefill", "Forget": "prefill",
-    "ResendFailed": "prefill", "Deliver": "both",
+    "ResendFailed": "prefill", "PrefillGone": "decode", "PeerGone": "prefill", "PeerFenced": "prefill", "PeerLost": "prefill",
+    "Deliver": "both",
 }  # fmt: skip
-_A, _R, _T = {"attempt": int}, {"run": int, "member": int}, {"transfer": Transfer}
+_A, _R, _T, _L = {"attempt": int}, {"run": int, "member": int}, {"transfer": Transfer}, {"life": int}
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "Admit": _A, "Registered": _A, "Schedule": _A, "Finish": _A, "Abort": _A, "Retire": _A, "Claim": _R, "Write": _R, "Miss": _R,
     "GiveWay": _R, "Join": _R, "Stop": _R, "Heed": _R, "Forget": _R, "ResendFailed": {"run": int},
     "LayerDone": _T, "Revoke": _T, "ResendReady": _T, "ResendReport": _T, "Landed": _T | _A,
     "SaveEnd": _T | {"ok": bool}, "LoadEnd": _T | {"ok": bool}, "Evict": {"object": tuple[int, int]},
     "ReadEnd": _T | _A | {"how": Literal["ok", "quiet", "unknown"]}, "Deliver": {"message": dict[str, Any]},
+    "PrefillGone": {"lives": tuple[int, ...]}, "PeerGone": _L, "PeerFenced": _L, "PeerLost": _L,
 }  # fmt: skip
 MESSAGES = {kind.__struct_config__.tag: kind for kind in Message.__args__}
 RECEIVED = {
@@ -104,7 +108,7 @@ RECEIVED = {
 @dataclass
 class Line:
     """One line.  kind: a physical kind, "event", or "end"; arguments: of the event, a message decoded; physical: or that; rank: of
-    the process.
+    the process; life: what it and the other ranks of its instance are called.
     """
 
     where: str
@@ -114,6 +118,7 @@ class Line:
     arguments: dict[str, Any] = field(default_factory=dict)
     physical: Physical | None = None
     rank: int = 0
+    life: str = ""
 
     def __str__(self) -> str:
         if self.physical:
@@ -126,11 +131,20 @@ class Line:
 
 @dataclass
 class File:
-    """One process's trace: its header, and its lines without the header, the last one being `end`."""
+    """One process's trace: its header, and its lines without header and `end`.  end: where its last line is; ended: is that `end`?
+    Otherwise the process died.
+    """
 
     path: Path
     header: Header
     lines: list[Line]
+    end: str
+    ended: bool = True
+
+    @property
+    def life(self) -> str:
+        """What the instance is called, until it ends: "prefill", or, beside others, "prefill.1", ..."""
+        return self.path.stem.rpartition("-")[0]
 
 
 def read_file(path: Path) -> File:
@@ -139,6 +153,8 @@ def read_file(path: Path) -> File:
         raw = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror}") from None
+    if raw and not raw[-1].endswith(b"\n"):
+        del raw[-1]  # the process died in it
     if not raw:
         raise TraceRefused(f"{path}:1", "the file is empty: a trace begins with a header")
     dicts = [_json(path, number, line) for number, line in enumerate(raw, 1)]
@@ -149,20 +165,19 @@ def read_file(path: Path) -> File:
             raise TraceRefused(f"{path}:{number}", f"process is {one.get('process')!r} in the file of {path.stem}: a line of another")
     header = _header(path, dicts[0])
     lines = [_line(f"{path}:{number}", header, one) for number, one in enumerate(dicts[1:], 2)]
-    if not lines or lines[-1].kind != "end":
-        raise TraceRefused(f"{path}:{len(dicts)}", "the trace is cut off: the run did not end, for its last line is no `end`")
-    for line in lines[:-1]:
+    ended = bool(lines) and lines[-1].kind == "end"
+    file = File(path, header, lines[:-1] if ended else lines, f"{path}:{len(dicts)}", ended)
+    for line in file.lines:
+        line.life = file.life
         if line.kind == "end":
             raise TraceRefused(line.where, "`end` is the last line of a trace, and lines follow")
-    return File(path, header, lines)
+    return file
 
 
 def _json(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if not line.endswith(b"\n"):
-            raise TraceRefused(f"{path}:{number}", "the trace is cut off within this line: the process died in it") from None
         raise Unreadable(f"{path}:{number}: no JSON object: {error}") from None
 
 

@@ -78,7 +78,8 @@ def check_ranges(lines: list[Line], lanes: Mapping[int, int], *, lease: bool) ->
     _slots_apart(lines, rows)
     if len(set(lanes.values())) > 1:
         _lanes(lines, lanes, lease)
-    _destinations([line for line in lines if line.role == "decode"])
+    for life in dict.fromkeys(line.life for line in lines if line.role == "decode"):
+        _destinations([line for line in lines if line.life == life])
 
 
 def _within(some: Ranges, all_: Ranges) -> bool:
@@ -125,12 +126,12 @@ def _bytes(ranges: Ranges) -> int:
 
 def _slots_apart(lines: list[Line], rows: dict[Step, Ranges]) -> None:
     """Slots lie apart in the memory of each rank."""
-    slots: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    slots: dict[tuple[str, int, int], set[tuple[int, int]]] = {}
     for line in lines:
         if line.kind == "write_begin" and (p := line.physical):
-            slots.setdefault((p.member, p.slot), set()).update(rows[p.run, p.chunk, p.layer, p.member])
-    for rank in sorted({rank for rank, _ in slots}):
-        if met := overlap([(*r, f"slot {slot}") for (whose, slot), found in slots.items() if whose == rank for r in found]):
+            slots.setdefault((line.life, p.member, p.slot), set()).update(rows[p.run, p.chunk, p.layer, p.member])
+    for rank in sorted({whose[:2] for whose in slots}):
+        if met := overlap([(*r, f"slot {whose[2]}") for whose, found in slots.items() if whose[:2] == rank for r in found]):
             raise TraceRefused("write_begin", f"{met[0]} and {met[1]} have bytes in common: one would overwrite the other behind its gate")
 
 
@@ -143,13 +144,13 @@ def _lanes(lines: list[Line], lanes: Mapping[int, int], lease: bool) -> None:
     for number, line in enumerate(lines):
         if (p := line.physical) and not (line.role == "decode" and (lease or p.ok is False)):
             last[p.run, p.chunk, p.layer, p.member] = number
-    using: dict[tuple[int, int], dict[Step, tuple[Ranges, Line]]] = {}
+    using: dict[tuple[str, int, int], dict[Step, tuple[Ranges, Line]]] = {}
     for number, line in enumerate(lines):
         p = line.physical
         if p is None or p.ranges is None or line.kind not in ("write_begin", "load_begin"):
             continue
         mine = joined((r[0], r[1]) if line.kind == "write_begin" else (r[1], r[2]) for r in p.ranges)
-        there = using.setdefault((p.member, p.slot), {})
+        there = using.setdefault((line.life, p.member, p.slot), {})
         for step, (ranges, other) in list(there.items()):
             if last[step] < number:
                 del there[step]

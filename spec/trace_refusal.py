@@ -87,4 +87,6 @@ def _state(title: str, about: Value, names: Names) -> tuple[str, ...]:
     fields = as_function(about) or {}
     lines = [f"  {name}: {value_text(value)}" for name, value in sorted(fields.items()) if name != "op"]
     known = f"runs and attempts by number: {', '.join(numbers[:6])}{', ...' if len(numbers) > 6 else ''}"
+    if len(names.lives) > 2:
+        known += f"; lives: {', '.join(f'{number} is {life}' for life, number in names.lives.items())}"
     return (f"{title} ({known}; 1·2·3 is run 1, chunk 2, layer 3):", *lines)

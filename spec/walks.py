@@ -7,7 +7,7 @@ the events of each process, in their order, to a session of that role, which doe
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from tidegate.spec.edges import Edge, walking
 from tidegate.spec.errors import SpecError
 from tidegate.spec.sim import Outcome, random_bounds, simulate
 from tidegate.spec.trace_lines import File, Header, Line, read_file
+from tidegate.spec.trace_order import PEERS
 from tidegate.spec.world import World
 
 __all__ = ["explored", "mixed_bounds", "simulated", "traced"]
@@ -103,7 +104,7 @@ def _feed(file: File) -> None:
 
 
 def _feed_prefill(head: Header, events: list[Line]) -> None:
-    runs = iter([line.arguments["run"] for line in events if "lane" in line.arguments])
+    runs = iter([line.arguments["run"] for line in events if line.arguments.get("lane") and line.arguments["run"]])
     pool: dict[tuple[int, int], Any] = {}
     sessions = [
         PrefillSession(
@@ -113,8 +114,25 @@ def _feed_prefill(head: Header, events: list[Line]) -> None:
         )
         for member in range(head.members)
     ]  # fmt: skip
+    told: Counter[tuple[str, int]] = Counter()
     for line in events:
-        _prefill_event(sessions[_member_of(line)], line, sessions[0])
+        if line.op in PEERS:  # each member says so in its turn
+            about = line.op, line.arguments["life"]
+            _peer_event(sessions[told[about] % head.members], line, lease=head.read_lease)
+            told[about] += 1
+        else:
+            _prefill_event(sessions[_member_of(line)], line, sessions[0])
+
+
+def _peer_event(session: PrefillSession, line: Line, *, lease: bool) -> None:
+    life = line.arguments["life"]
+    match line.op:
+        case "PeerGone":
+            session.peer_gone(life)
+        case "PeerFenced":
+            session.peer_fenced(life)
+        case "PeerLost":
+            session.peer_lost(life, lease=lease)
 
 
 def _member_of(line: Line) -> int:
@@ -138,6 +156,8 @@ def _decode_event(session: DecodeSession, line: Line) -> None:
             session.landed(TransferId(*a["transfer"]))
         case "ResendReport":
             session.resend_report(TransferId(*a["transfer"]))
+        case "PrefillGone":
+            session.prefill_gone(*a["lives"])
         case "Deliver":
             session.receive(a["message"])
 

@@ -35,7 +35,8 @@ def command(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help
         if isinstance(verdict, Accepted):
             events, physical = sum(verdict.events.values()), sum(verdict.physical.values())
             typer.echo(f"{folder}: accepted: {events} machine events and {physical} physical ones of {verdict.attempts} attempts, "
-                       f"{verdict.runs} runs, {verdict.steps} layer steps; {verdict.repeated} repeated deliveries")  # fmt: skip
+                       f"{verdict.runs} runs, {verdict.steps} layer steps; {verdict.repeated} repeated deliveries"
+                       f"{_lives(verdict)}")  # fmt: skip
         elif isinstance(verdict, TraceRefused):
             typer.echo(f"{folder}: REFUSED\n{verdict}")
             worst = max(worst, 1)
@@ -43,6 +44,12 @@ def command(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help
             typer.echo(f"{folder}: cannot be judged: {verdict}", err=True)
             worst = 2
     raise typer.Exit(worst)
+
+
+def _lives(accepted: Accepted) -> str:
+    """Which instances there were, where that is not one of each, and which of them died."""
+    several = f"; {', '.join(accepted.lives)}" if len(accepted.lives) > 2 else ""
+    return several + (f"; {' and '.join(accepted.died)} died, and their traces end there" if accepted.died else "")
 
 
 def _judged(folders: list[Path]) -> list[Accepted | SpecError | OSError | ValueError]:

@@ -72,12 +72,13 @@ def test_a_request_that_fails_leaves_the_step_to_the_others(p_tp: int, tmp_path:
     assert check(tmp_path).attempts == 4
 
 
-def test_drafts_and_shared_indexers_over_several_decodes() -> None:
+def test_drafts_and_shared_indexers_over_several_decodes(tmp_path: Path) -> None:
     """In the steps of several requests some layers have no indexer rows, and the last one looks a token ahead."""
     types = ("full", "full", "shared", "shared", "full", "shared", "full")
     model = MODEL | {"num_hidden_layers": len(types), "model_type": "glm_moe_dsa", "indexer_types": types, "num_nextn_predict_layers": 1}
-    c = batched(model=model | {"dtype": "bfloat16"}, drafts=2, d_dp=2)
+    c = batched(model=model | {"dtype": "bfloat16"}, drafts=2, d_dp=2, trace=str(tmp_path))
     result = run_pair(c, timeout=60)
+    assert check(tmp_path).lives == ("decode", "decode.1", "prefill")
     compared = compare(c, result)
     assert all(one.equal for one in compared), compared
     assert result.stats["prefill"]["steps"] < result.stats["prefill"]["chunks"], "no step had several requests"

@@ -3,12 +3,14 @@ others serve takes nothing along."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,8 +22,10 @@ from serving_tools import JSON, Serving, serving
 
 from tidegate.engine.config import Request, RunConfig
 from tidegate.engine.model import Model, reference_generate
-from tidegate.engine.pair import PairResult, run_pair
+from tidegate.engine.pair import PairError, PairResult, run_pair
 from tidegate.engine.report import compare
+from tidegate.spec.trace import check
+from tidegate.spec.trace_lines import TraceRefused
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 SPANS = ((0, 300), (11, 240), (5, 170))
@@ -43,9 +47,11 @@ def role(result: PairResult, name: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("sizes", SHORT + (MATRIX if LONG else []), ids=str)
-def test_requests_at_once_over_several_of_each_are_bit_equal(sizes: dict[str, int]) -> None:
-    c = config(requests=prompts(3), **sizes)
+def test_requests_at_once_over_several_of_each_are_bit_equal(sizes: dict[str, int], tmp_path: Path) -> None:
+    c = config(requests=prompts(3), trace=str(tmp_path), **sizes)
     result = run_pair(c, timeout=120)
+    accepted = check(tmp_path)
+    assert (len(accepted.lives), accepted.died, accepted.runs) == (c.prefills + c.decode_ranks, (), 3)
     compared = compare(c, result)
     assert all(one.equal for one in compared), compared
     prefills, decodes = role(result, "prefill"), role(result, "decode")
@@ -57,6 +63,33 @@ def test_requests_at_once_over_several_of_each_are_bit_equal(sizes: dict[str, in
         assert stats["places_free"] == stats["places"]
     for stats in prefills:
         assert (stats["blocks_free"], stats["slots_free"]) == (stats["blocks"], stats["slots"])
+
+
+ONE_POOL = """
+import os
+from tidegate.engine import decode_memory
+
+class Same(decode_memory.HostMemory):
+    def __init__(self, size, *, file=-1):
+        super().__init__(size, file=os.open({path!r}, os.O_RDWR))
+
+decode_memory.HostMemory = Same
+from tidegate.engine.decode_worker import main
+main()
+"""
+
+
+def test_planted_a_dp_rank_that_reads_into_the_pool_of_another_is_refused(tmp_path: Path) -> None:
+    """Both count their blocks from the first."""
+    pool, trace = tmp_path / "pool", tmp_path / "trace"
+    trace.mkdir()
+    pool.write_bytes(b"")
+    os.truncate(pool, 1 << 26)
+    c = config(requests=prompts(2), d_dp=2, new_tokens=1, trace=str(trace))
+    with contextlib.suppress(PairError):
+        run_pair(c, timeout=60, decode_argv=[sys.executable, "-c", ONE_POOL.format(path=str(pool))])
+    with pytest.raises(TraceRefused, match=r"main of decode\S* lies in the same memory as that of decode"):
+        check(trace)
 
 
 def right(c: RunConfig, prompt: bytes) -> list[int]:

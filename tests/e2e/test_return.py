@@ -1,4 +1,4 @@
-"""A side that is killed and comes back at the same address is served by the other, which goes on."""
+"""A side that is killed and comes back at the same address is served by the other, which goes on; the trace of all that is accepted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from serving_tools import Serving, serving
 
 from tidegate.engine.config import RunConfig
 from tidegate.engine.pair import Worker, worker_argv
+from tidegate.spec.trace import check
 
 PROMPT = list(TEXT[:70])
 
@@ -65,8 +67,9 @@ def stuck(ranks: int, **changes: Any) -> RunConfig:
 
 
 @RANKS
-def test_a_prefill_that_was_killed_and_comes_back_serves_the_same_decode(ranks: int) -> None:
-    with serving(small(p_tp=ranks, d_tp=ranks, decode_faults=(slow("read", 3.0, layer=1, chunk=1, nth=2),))) as s:
+def test_a_prefill_that_was_killed_and_comes_back_serves_the_same_decode(ranks: int, tmp_path: Path) -> None:
+    faults = (slow("read", 3.0, layer=1, chunk=1, nth=2),)
+    with serving(small(p_tp=ranks, d_tp=ranks, decode_faults=faults, trace=str(tmp_path))) as s:
         first = asked(s)
         assert s.prefill is not None
         with broken_off(s):
@@ -75,13 +78,19 @@ def test_a_prefill_that_was_killed_and_comes_back_serves_the_same_decode(ranks: 
             s.prefill = again(s, "prefill", prefill_port=int(s.url["prefill"].rpartition(":")[2]))
             assert asked(s) == first
         assert asked(s) == first
+        for worker in (s.prefill, s.run.workers["decode"]):
+            worker.stop()
+            worker.left(60)
+    accepted = check(tmp_path)
+    assert (accepted.lives, accepted.died) == (("decode", "prefill", "prefill.1"), ("prefill",))
+    assert accepted.events["Schedule"] == 3
 
 
 @RANKS
 @pytest.mark.parametrize("lease", [0.0, 120.0], ids=["seed mode", "read_lease"])
-def test_a_decode_that_was_killed_and_comes_back_is_served_by_the_same_prefill(ranks: int, lease: float) -> None:
+def test_a_decode_that_was_killed_and_comes_back_is_served_by_the_same_prefill(ranks: int, lease: float, tmp_path: Path) -> None:
     """What the dead one has not read keeps the slots that everything goes through, until it is given up."""
-    with serving(stuck(ranks, read_lease=lease)) as s:
+    with serving(stuck(ranks, read_lease=lease, trace=str(tmp_path))) as s:
         first = asked(s)
         old, ready = s.run.workers["decode"], s.run.ready["decode"]
         with broken_off(s):
@@ -93,3 +102,7 @@ def test_a_decode_that_was_killed_and_comes_back_is_served_by_the_same_prefill(r
             assert asked(s) == first
         finally:
             new.end()
+    accepted = check(tmp_path)
+    assert accepted.lives == accepted.died == ("decode", "decode.1", "prefill"), "the test has killed all of them"
+    assert accepted.events["PeerLost"] == ranks
+    assert accepted.events["Schedule"] == 3

@@ -25,22 +25,18 @@ def nonce(name: str) -> int:
 
 
 class Pair:
-    """One Prefill and one Decode rank.  lanes: runs begin in lane 1, 2, ... in turn."""
+    """One Prefill and one Decode rank.  lanes: runs begin in lane 1, 2, ... in turn.  Either may die, and another life come.  number: of
+    a pair that records into one folder with others.
+    """
 
     def __init__(self, folder, *, layers=3, shared=(1, 2), slots=1, lease=False, prefill=PrefillSession, decode=DecodeSession, rows=64,
-                 lanes=1):  # fmt: skip
+                 lanes=1, number=0, memories=None):  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.plan = folder, SlotPlan(layers=layers, shared=frozenset(shared), shared_slots=slots)
-        self.recorders = {role: Recorder(folder / trace_file(role, 0), f"{role}-0") for role in ("prefill", "decode")}
-        p, d = self.recorders["prefill"], self.recorders["decode"]
-        ids = {role: nonce(f"{role} life") for role in self.recorders}
-        trace_header(p, role="prefill", rank=0, incarnation=ids["prefill"], layers=layers, plan=self.plan, chunk_tokens=CHUNK,
-                     read_lease=lease)  # fmt: skip
-        trace_header(d, role="decode", rank=0, incarnation=ids["decode"], layers=layers)
-        self.lanes, runs = lanes, itertools.count()
-        self.prefill = prefill(plan=self.plan, chunk_tokens=CHUNK, lanes=lanes, incarnation=ids["prefill"], observer=trace_observer(p),
-                               new_run=lambda session: nonce(f"run {next(runs):03}"))  # fmt: skip
-        self.decode = decode(layers=layers, incarnation=ids["decode"], observer=trace_observer(d))
+        self.lanes, self.lease, self.layers, self.kinds = lanes, lease, layers, {"prefill": prefill, "decode": decode}
+        self.recorders, self.runs, self.memories = {}, itertools.count(100 * number), memories or {}
+        for role in self.kinds:
+            self.begin_life(role, f"{role}.{number}" if number else role)
         self.lane = itertools.cycle(range(1, lanes + 1))
         self.stride = rows * ROW
         self.memory = bytearray(self.stride * len(self.plan.slots))
@@ -51,6 +47,22 @@ class Pair:
         self.registering: list[int] = []
         self.strays: list[TransferId] = []
         self.bad: dict[tuple[str, int, int], str] = {}  # (what, chunk, layer) -> how it fails
+
+    def begin_life(self, role, life=""):
+        """What was there before is dead: nothing of it is ended or said."""
+        if role in self.recorders:
+            self.recorders[role].close()
+        life = life or role
+        recorder = self.recorders[role] = Recorder(self.folder / trace_file(life, 0), f"{life}-0")
+        incarnation, observer = nonce(f"{life[0]}{life[-2:]}life"), trace_observer(recorder)
+        if role == "decode":
+            trace_header(recorder, role="decode", rank=0, incarnation=incarnation, layers=self.layers, memories=self.memories)
+            self.decode = self.kinds[role](layers=self.layers, incarnation=incarnation, observer=observer)
+            return
+        trace_header(recorder, role="prefill", rank=0, incarnation=incarnation, layers=self.layers, plan=self.plan, chunk_tokens=CHUNK,
+                     read_lease=self.lease)  # fmt: skip
+        self.prefill = self.kinds[role](plan=self.plan, chunk_tokens=CHUNK, lanes=self.lanes, incarnation=incarnation, observer=observer,
+                                        new_run=lambda session: nonce(f"run {next(self.runs):03}"))  # fmt: skip
 
     # ---- memory ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tidegate.engine.recorder import NULL, Recorder, content_tag, read_lines
-from tidegate.engine.tracing import trace_header
+from tidegate.engine.tracing import recorder_of
+from tidegate.protocol.topology import Topology
 
 
 @pytest.fixture
@@ -39,11 +40,10 @@ def test_lines_of_many_threads_are_one_gapless_order(tmp_path, switch_often):
         assert [line["i"] for line in lines if line["thread"] == me] == list(range(2000))
 
 
-def test_a_line_without_fields_and_flush_before_close(tmp_path):
+def test_a_line_without_fields_is_there_at_once(tmp_path):
+    """What remains of a process that is killed is all that it had recorded, for all of that may have had effects."""
     recorder = Recorder(tmp_path / "t.jsonl", 'odd "name"')
     recorder.record("ready")
-    assert (tmp_path / "t.jsonl").read_bytes() == b""
-    recorder.flush()
     assert read_lines(tmp_path / "t.jsonl") == [{"process": 'odd "name"', "seq": 0, "kind": "ready"}]
     recorder.close()
     recorder.close()
@@ -85,7 +85,6 @@ def test_damage_is_seen(tmp_path, damage, message):
 
 def test_null_records_nothing():
     NULL.record("x", a=1)
-    NULL.flush()
     NULL.close()
     assert not NULL.enabled
 
@@ -99,9 +98,13 @@ def test_tags_name_bytes_and_not_their_container():
     assert content_tag(data) != content_tag(data[1:], data[:1])
 
 
-def test_the_header_of_a_trace_is_written_at_once(tmp_path):
-    """What remains of a process that is killed early is a trace that was cut off, and no empty file."""
-    recorder = Recorder(tmp_path / "decode-0.jsonl", "decode-0")
-    trace_header(recorder, role="decode", rank=0, incarnation=5, layers=2)
-    assert [line["kind"] for line in read_lines(tmp_path / "decode-0.jsonl")] == ["header"]
-    recorder.close()
+def test_each_life_has_files_of_its_own(tmp_path):
+    """Whoever comes back, or is beside another, takes the next name; its ranks go by that."""
+    names = []
+    for _ in range(3):
+        leader = recorder_of(str(tmp_path), "decode", 0, Topology(p_tp=2, d_tp=2))
+        rank = recorder_of(str(tmp_path), "decode", 1, Topology(p_tp=2, d_tp=2), leader.life)
+        names += [leader.process, rank.process]
+    assert names == ["decode-0", "decode-1", "decode.1-0", "decode.1-1", "decode.2-0", "decode.2-1"]
+    with pytest.raises(FileExistsError):
+        recorder_of(str(tmp_path), "decode", 1, Topology(p_tp=2, d_tp=2), "decode.1")

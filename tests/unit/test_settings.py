@@ -245,14 +245,13 @@ def test_each_side_says_after_how_many_tokens_a_request_gives_way_there() -> Non
     assert (told(), told(decode__preempt_after_tokens=8), told(prefill__preempt_after_tokens=9)) == ((0, 0), (0, 8), (9, 0))
 
 
-def test_requests_side_by_side_and_several_ranks_are_traced_but_not_several_instances() -> None:
+def test_requests_side_by_side_several_ranks_and_several_instances_are_traced() -> None:
     def traced(**options: Any) -> RunConfig:
         settings = run_settings(raw(prefill__max_num_seqs=2, prefill__tensor_parallel_size=2), {})
         return run_config(settings, prompts_of(bytes(99), 1, 64), trace="/t", **options)
 
     assert (traced().prefill_lanes, traced().p_tp) == (2, 2)
-    with pytest.raises(ConfigError, match="prefills is 2: the trace of several is not recorded"):
-        traced(prefills=2)
+    assert traced(prefills=2, decodes=2).trace == "/t"
 
 
 def test_drafts_need_a_layer_that_makes_them() -> None:

@@ -267,7 +267,7 @@ OnReport(m, keep) ==
 \* ABORT: the runs of this attempt at this member, and no others, fail.
 OnAbort(m, keep) ==
     LET n == m.member
-        hit == {r \in Runs : runs[n][r].attempt = m.attempt /\ PR!CanFail(runs[n][r])} IN
+        hit == {r \in Runs : Ours(r) /\ runs[n][r].attempt = m.attempt /\ PR!CanFail(runs[n][r])} IN
     /\ net' = Rest(m, keep)
     /\ runs' = [runs EXCEPT ![n] = [r \in Runs |-> IF r \in hit THEN PR!Fail(@[r]) ELSE @[r]]]
     /\ slots' = [slots EXCEPT ![n] = [i \in Gates |-> IF \E r \in hit : PB!CanLeave(@[i], r)

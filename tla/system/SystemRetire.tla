@@ -34,7 +34,8 @@ Retire(a) ==
 
 \* RETIRE: the leader's runs of this attempt may be forgotten, once they are over.
 OnRetire(m, keep) ==
-    /\ runs' = [runs EXCEPT ![Leader] = [r \in Runs |-> IF @[r].attempt = m.attempt /\ PR!CanRetire(@[r]) THEN PR!Retire(@[r]) ELSE @[r]]]
+    /\ runs' = [runs EXCEPT ![Leader] = [r \in Runs |->
+            IF Ours(r) /\ @[r].attempt = m.attempt /\ PR!CanRetire(@[r]) THEN PR!Retire(@[r]) ELSE @[r]]]
     /\ net' = Rest(m, keep) \cup {[op |-> "RETIRED", attempt |-> m.attempt]}
     /\ UNCHANGED <<slots, transfers, pool, lane, attempts, bindings, dests, groups, reads, block, truth, history>>
 

@@ -127,6 +127,9 @@ Use(f) == used' = [used EXCEPT ![f] = @ + 1]
 Started(m, r) == runs[m][r].phase # "idle"
 Known(a) == attempts[a].phase # "idle"
 
+\* Was run r begun by the life of Prefill that is there now?  What a dead one has begun is forgotten.
+Ours(r) == lives.began[r] = lives.prefill
+
 \* The steps of run r at member m whose attention, save or load is under way, as the sessions know it.
 HeldBy(m, r) == {t \in Transfers : /\ t[1] = r /\ t[4] = m
                                    /\ \/ \E i \in Gates : t \in slots[m][i].attending \cup slots[m][i].saves
@@ -135,7 +138,7 @@ HeldBy(m, r) == {t \in Transfers : /\ t[1] = r /\ t[4] = m
 \* Does slot memory m hold chunk c of layer l of run r?
 Holds(m, r, c, l) == m[1] = r /\ m[2] = l /\ m[3] >= c
 
-Init ==
+InitialWork ==
     /\ runs = [m \in Members |-> [r \in Runs |-> PR!Initial]]
     /\ slots = [m \in Members |-> [i \in Gates |-> PB!Initial]]
     /\ transfers = [t \in Transfers |-> TR!Initial]
@@ -161,9 +164,11 @@ Init ==
     /\ verdicts = {}
     /\ landed = {}
     /\ blamed = {}
+    /\ ev = [op |-> "Init"]
+Init ==
+    /\ InitialWork
     /\ lives = [decode |-> 1, prefill |-> 1, born |-> [a \in Attempts |-> 0], began |-> [r \in Runs |-> 0],
                 peers |-> [i \in 1..(MaxCrashDecode + 1) |-> PE!Initial], met |-> 1]
-    /\ ev = [op |-> "Init"]
 
 -------------------------------------------------------------------------------
 (* What a session does by itself.                                           *)

@@ -12,18 +12,20 @@
 (* and the steps that were enabled are printed.  Judge does the same for a *)
 (* safety property of System that the line broke.                          *)
 (***************************************************************************)
-EXTENDS TraceRules, TLC, TraceData
+EXTENDS TraceRules
 
-VARIABLES which, at     \* not l, nor open: System has parameters and definitions of these names, and TLC confuses them
+VARIABLES at     \* not l, nor open: System has parameters and definitions of these names, and TLC confuses them
 
 Log == Logs[which]
 TraceChunks(a) == ChunkCounts[which][a]
 
-TraceInit == /\ Init
+TraceInit == /\ which \in 1..Len(Logs)
+             /\ InitialWork
+             /\ NoLives
+             /\ lives = Knows(Log[1].life, dead, missed, peerstate)
              /\ seen = [t \in Transfers |-> Unseen]
              /\ under = {}
              /\ loaded = {}
-             /\ which \in 1..Len(Logs)
              /\ at = 1
 
 \* A timer sends again whether or not an earlier copy is still in flight; if it is, nothing changes.
@@ -64,7 +66,7 @@ Told(line) ==
                                      \/ /\ RunFailed(Leader, line.run) \in net /\ ev' = [op |-> "ResendFailed", run |-> line.run]
                                         /\ UNCHANGED <<sides, net, used, truth, history>>
       [] line.op = "Deliver"      -> Deliver(line.message, line.keep) /\ (line.message.op = "START" => ev'.lane = line.lane)
-      [] line.op = "Rest"         -> UNCHANGED vars
+      [] line.op \in {"Rest", "Same"} -> UNCHANGED vars      \* Same: each member says what all do at once
 
 \* What a line is about, for the explanation.
 AboutTransfer(t) ==
@@ -75,7 +77,8 @@ AboutTransfer(t) ==
     ELSE [slot |-> Gate(t), members |-> [n \in Members |-> <<Run(n, r).chunk, Run(n, r).layer, Gate(<<r, t[2], t[3], n>>).phase>>]]
 AboutAttempt(a) == [attempt |-> attempts[a], binding |-> bindings[a], destination |-> dests[a]]
 About(line) ==
-    CASE line.op \in {"Claim", "Write", "Miss", "GiveWay"} ->
+    CASE line.op \in LifeEvents -> AboutLife(line)
+      [] line.op \in {"Claim", "Write", "Miss", "GiveWay"} ->
              IF PR!CanAct(Run(line.member, line.run)) THEN AboutTransfer(StepOf(line.member, line.run))
                                                       ELSE [run |-> Run(line.member, line.run)]
       [] line.op \in {"Join", "Stop", "Heed"} -> [runs |-> [n \in Members |-> Run(n, line.run)]]
@@ -108,13 +111,15 @@ DataPath ==
 False(line) == LET needs == Needs(line) IN {needs[i][1] : i \in {k \in 1..Len(needs) : ~needs[k][2]}}
 Fits(line) == LET needs == Needs(line) IN \A i \in 1..Len(needs) : needs[i][2]
 
+Possible == Worker \/ Group \/ Device \/ Remote \/ Resend \/ Client \/ Faults \/ Forgetting \/ Network
+
 Explain(line) ==
     /\ PrintT(<<"REFUSED", which, ToString(<<at, False(line), AboutLine(line)>>)>>)
     /\ PrintT(<<"DATAPATH", which, ToString(DataPath)>>)
-    /\ Next
+    /\ Possible
     /\ PrintT(<<"ENABLED", which, ToString(ev')>>)
     /\ FALSE
-    /\ UNCHANGED <<seen, under, loaded, which, at>>
+    /\ UNCHANGED <<lives, seen, under, loaded, dead, missed, peerstate, which, at>>
 
 Unload(line) == IF line.op = "LoadEnd" THEN loaded' = {x \in loaded : x[1] # line.transfer} ELSE UNCHANGED loaded
 
@@ -122,12 +127,16 @@ TraceNext ==
     /\ at <= Len(Log)
     /\ LET line == Log[at] IN
        IF ~Fits(line) THEN Explain(line)
-       ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED <<vars, lives>>
-                                       ELSE Told(line) /\ Born /\ Unload(line) /\ Nothing(line) /\ UNCHANGED under
+       ELSE /\ IF line.op \in LifeEvents THEN Lived(line) /\ UNCHANGED <<seen, loaded>>
+               ELSE /\ IF line.op = "physical" THEN Remember(line) /\ UNCHANGED vars
+                                               ELSE Told(line) /\ Unload(line) /\ Nothing(line) /\ UNCHANGED under
+                    /\ UNCHANGED <<dead, missed, peerstate>>
+            /\ lives' = IF at = Len(Log) \/ (Log[at + 1].life = line.life /\ line.op \notin LifeEvents) THEN lives
+                        ELSE Knows(Log[at + 1].life, dead', missed', peerstate')
             /\ at' = at + 1
             /\ UNCHANGED which
 
-TraceSpec == TraceInit /\ [][TraceNext]_<<vars, lives, seen, under, loaded, which, at>>
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, lives, seen, under, loaded, dead, missed, peerstate, which, at>>
 
 \* The safety of System, by name, after each machine event.  What only grows slowly is asked about the work that the line
 \* names, and in full at the end: AckIdentity and OneVerdict of every transfer would cost more than all the rest.

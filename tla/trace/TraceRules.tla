@@ -23,9 +23,9 @@
 (* share of them, right in each byte, goes by the tag of them all, and one *)
 (* whose share is empty has no physical line (empty).                      *)
 (***************************************************************************)
-EXTENDS System, Sequences
+EXTENDS TraceLives
 
-VARIABLES seen, under, loaded
+VARIABLES seen, loaded
 
 None == ""
 Unseen == [epoch |-> 0, wrote |-> None, attended |-> FALSE, saved |-> None, began |-> FALSE, fetched |-> None]
@@ -208,12 +208,13 @@ EventNeeds(line) ==
       [] op = "Deliver" -> DeliverNeeds(line)
       [] op = "Rest" ->
              <<<<"every copy has ended", under = {}>>,
-               <<"every copy that a session began was reported to it", io = {}>>,
+               <<"every copy that a session began was reported to it", {x \in io : x.op # "orphan"} = {}>>,      \* but of a dead one
                <<"every attempt was scheduled or has failed",
                  \A a \in Attempts : attempts[a].phase \in {"idle", "scheduled", "released", "failed"}>>>>      \* idle: another run's, or forgotten
       [] op = "Show" -> <<<<"Show", FALSE>>>>      \* refused elsewhere: only the state is asked for
 
-Needs(line) == IF line.op = "physical" THEN PhysicalNeeds(line) ELSE EventNeeds(line)
+Needs(line) == IF line.op = "physical" THEN PhysicalNeeds(line) ELSE IF line.op \in LifeEvents THEN LifeNeeds(line)
+               ELSE IF line.op = "Same" THEN <<>> ELSE EventNeeds(line)
 
 \* Nothing was moved, and all of it right.
 Nothing(line) ==
