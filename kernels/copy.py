@@ -99,7 +99,7 @@ def first_astray(offsets: Offsets, lengths: Offsets, spans: Offsets) -> int:
 def _address(array: npt.NDArray[Any]) -> int:
     """Of a contiguous array's first byte; `array.ctypes.data`, which takes four times as long, where it can be had otherwise."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # it is a buffer, which is not in its types
     except (TypeError, ValueError):  # read-only, or empty
         return array.ctypes.data
 
