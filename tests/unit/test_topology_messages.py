@@ -10,8 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.effects import Send
 from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Abort, Committed, Message, ReadDone, Ready, Retire, Start, TransferId, decode, encode
+from tidegate.protocol.messages import (
+    VERSION,
+    Abort,
+    Committed,
+    Message,
+    ReadDone,
+    Ready,
+    Retire,
+    RunFailed,
+    Start,
+    TransferId,
+    decode,
+    encode,
+)
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan, Topology, share
 
@@ -190,3 +204,29 @@ def test_what_another_member_or_nobody_should_hear_is_refused(member: int, messa
     with pytest.raises(RemoteProtocolError, match=why):
         p.receive(message)
     assert p.snapshot() == before
+
+
+def test_what_the_leader_alone_does_no_other_member_does_and_the_reverse() -> None:
+    plan, start = SlotPlan.make(layers=2, independent=frozenset(), buffers=1), Start("q", 5, 1, 4)
+    leader, other = (PrefillSession(plan=plan, chunk_tokens=4, new_run=lambda s: 7, member=member, members=2) for member in (0, 1))
+    with pytest.raises(LocalProtocolError, match="Join 7 is refused"):
+        leader.join(7, start)
+    leader.receive(start)
+    other.join(7, start)
+    for session in (leader, other):
+        session.stop(7, "it failed elsewhere")
+    assert [type(effect.message) for effect in leader.resend_failed(7) if isinstance(effect, Send)] == [RunFailed]
+    with pytest.raises(LocalProtocolError, match="ResendFailed 7 is refused"):
+        other.resend_failed(7)
+    with pytest.raises(LocalProtocolError, match="Retire 7 is refused"):
+        leader.heed(7)
+    other.heed(7)
+    with pytest.raises(LocalProtocolError, match="Retire 7 is refused"):
+        other.heed(7)
+
+
+def test_each_member_is_told_of_an_abort() -> None:
+    d = DecodeSession(layers=2, members=3)
+    d.admit(5, request="q", tokens=4)
+    said = [effect.message for effect in d.abort(5, "enough") if isinstance(effect, Send)]
+    assert said == [Abort("q", 5, "enough", member) for member in range(3)]
