@@ -140,6 +140,27 @@ def test_an_error_in_a_posted_call_ends_the_worker(bench: Callable[..., Bench]) 
     assert isinstance(b.crashes[0], IndexError)
 
 
+def test_whoever_asks_while_it_fails_and_later_hears_why(bench: Callable[..., Bench]) -> None:
+    b, held, told = bench(), threading.Event(), queue.Queue[str]()
+
+    def ask() -> None:
+        with pytest.raises(RuntimeError) as error:
+            b.owner.ask(int)
+        told.put(str(error.value))
+
+    b.owner.post(held.wait)
+    b.owner.post(lambda: [][0])
+    asker = threading.Thread(target=ask, daemon=True)
+    asker.start()
+    while not b.owner._calls or not b.owner._asked:
+        threading.Event().wait(0.005)
+    held.set()
+    assert told.get(timeout=20) == "bench failed: list index out of range"
+    ask()
+    assert told.get(timeout=20) == "bench failed: list index out of range"
+    asker.join()
+
+
 @pytest.mark.parametrize("parse", [control.parse_hello, control.parse_welcome])
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"version":7,"incarnation":1,"digest":"","memory":""}', b'{"x":' + b"[" * 9999])
 def test_a_handshake_that_is_none_is_refused(parse: Callable[[bytes], Any], data: bytes) -> None:

@@ -194,6 +194,24 @@ def test_a_step_that_was_claimed_ahead_is_not_given_to_a_run_that_has_failed(tmp
             rig.engine.wait_for_layer(1)
 
 
+def test_a_run_that_has_failed_waits_for_no_slot_ahead(tmp_path):
+    with opened(tmp_path / "pool", buffers=2) as rig:
+        core = rig.engine.core
+        rig.inbox.ask("a", CHUNK)
+        run = rig.engine.next_run()
+        rig.engine.start(run, 1)
+        rig.engine.wait_for_layer(0)
+
+        def all_at_once():
+            for layer in (1, 2, 3):
+                core.written(TransferId(run.nonce, 1, layer))
+            assert list(core._ahead) == [run.nonce], "the slot of its fourth layer, which is the second's, is still read"
+            core.execute(core.receive(Abort("a", run.start.attempt, "enough")))
+            assert (core._ahead, core.open) == ({}, {})
+
+        rig.engine.owner.ask(all_at_once)
+
+
 def test_what_a_written_layer_entails_comes_before_what_follows_from_a_later_message(tmp_path, monkeypatch):
     """Both are heard before the owner looks round: the save begins, and then the run ends."""
     with opened(tmp_path / "pool", buffers=LAYERS) as rig:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.effects import Send
 from tidegate.protocol.errors import LocalProtocolError, RemoteProtocolError
-from tidegate.protocol.messages import VERSION, Committed, ReadDone, Ready, Start, TransferId, decode, encode
+from tidegate.protocol.messages import (
+    VERSION,
+    Abort,
+    Committed,
+    Message,
+    ReadDone,
+    Ready,
+    Retire,
+    RunFailed,
+    Start,
+    TransferId,
+    decode,
+    encode,
+)
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan, Topology, share
 
@@ -145,3 +160,75 @@ def test_a_ready_that_contradicts_an_earlier_one_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="within 2 layers"):
         d.receive(Ready("q", 5, TransferId(7, 1, 3), 0, 3, 11, 0, 4, True))
     assert d.snapshot() == before
+
+
+CHANGED = {"request": "p", "slot": 1, "epoch": 4, "incarnation": 12, "start": 1, "stop": 3, "final": False, "table": 1}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_a_ready_that_is_said_again_says_the_same(field: str) -> None:
+    _, d = sessions()
+    d.admit(5, request="q", tokens=4)
+    d.registered(5)
+    d.receive(READY)
+    before = d.snapshot()
+    assert d.receive(READY) == []
+    with pytest.raises(RemoteProtocolError, match="other contents"):
+        d.receive(msgspec.structs.replace(READY, **{field: CHANGED[field]}))
+    assert d.snapshot() == before
+
+
+@pytest.mark.parametrize("strange", [TransferId(0, 1, 1), TransferId(7, 0, 1), TransferId(7, 1, 0), TransferId(7, 1, 3),
+                                     TransferId(7, 1, 1, 1), TransferId(7, 1, 1, -1)])  # fmt: skip
+def test_a_ready_of_no_chunk_layer_or_member_is_refused(strange: TransferId) -> None:
+    _, d = sessions()
+    d.admit(5, request="q", tokens=4)
+    d.registered(5)
+    before = d.snapshot()
+    with pytest.raises(RemoteProtocolError, match="within 2 layers and 1 members"):
+        d.receive(msgspec.structs.replace(READY, transfer=strange))
+    assert d.snapshot() == before
+
+
+@pytest.mark.parametrize(("member", "message", "why"), [
+    (1, Start("q", 5, 1, 4), "to the group's leader"), (1, Retire("q", 5), "to the group's leader"),
+    (1, Abort("q", 5, "", 0), "this is member 1"), (0, Abort("q", 5, "", 1), "this is member 0"),
+    (0, Start("q", 5, 1, 0), "at least one token"), (0, Start("q", 0, 1, 4), "a positive attempt nonce"),
+])  # fmt: skip
+def test_what_another_member_or_nobody_should_hear_is_refused(member: int, message: Message, why: str) -> None:
+    plan = SlotPlan.make(layers=2, independent=frozenset(), buffers=1)
+    p = PrefillSession(plan=plan, chunk_tokens=4, new_run=lambda s: s.last_run + 1, member=member, members=2)
+    if member:
+        p.join(7, Start("q", 5, 1, 4))
+    else:
+        p.receive(Start("q", 5, 1, 4))
+    before = p.snapshot()
+    with pytest.raises(RemoteProtocolError, match=why):
+        p.receive(message)
+    assert p.snapshot() == before
+
+
+def test_what_the_leader_alone_does_no_other_member_does_and_the_reverse() -> None:
+    plan, start = SlotPlan.make(layers=2, independent=frozenset(), buffers=1), Start("q", 5, 1, 4)
+    leader, other = (PrefillSession(plan=plan, chunk_tokens=4, new_run=lambda s: 7, member=member, members=2) for member in (0, 1))
+    with pytest.raises(LocalProtocolError, match="Join 7 is refused"):
+        leader.join(7, start)
+    leader.receive(start)
+    other.join(7, start)
+    for session in (leader, other):
+        session.stop(7, "it failed elsewhere")
+    assert [type(effect.message) for effect in leader.resend_failed(7) if isinstance(effect, Send)] == [RunFailed]
+    with pytest.raises(LocalProtocolError, match="ResendFailed 7 is refused"):
+        other.resend_failed(7)
+    with pytest.raises(LocalProtocolError, match="Retire 7 is refused"):
+        leader.heed(7)
+    other.heed(7)
+    with pytest.raises(LocalProtocolError, match="Retire 7 is refused"):
+        other.heed(7)
+
+
+def test_each_member_is_told_of_an_abort() -> None:
+    d = DecodeSession(layers=2, members=3)
+    d.admit(5, request="q", tokens=4)
+    said = [effect.message for effect in d.abort(5, "enough") if isinstance(effect, Send)]
+    assert said == [Abort("q", 5, "enough", member) for member in range(3)]
