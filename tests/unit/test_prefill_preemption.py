@@ -98,7 +98,7 @@ def test_nobody_has_its_blocks_while_they_are_saved_from_or_read(tmp_path, monke
         monkeypatch.setattr(PrefillSession, "can_release_lane", lambda self, lane, given_way=0: True)
         monkeypatch.setattr(PrefillSession, "has_saved", lambda self, run: True)
         monkeypatch.setattr(Answers, "held", lambda self: [])
-    slow = Injector([FaultSpec(where=what, layer=LAYERS, nth=1, delay=0.5)])
+    slow = Injector([FaultSpec(where=what, layer=LAYERS, nth=1, delay=3.0 if planted else 0.5)])
     with opened(
         tmp_path / "pool", lanes=2, buffers=LAYERS, blocks=NEED, copy_faults=slow.copies() if what == "save" else None,
         read_faults=slow if what == "read" else None,
