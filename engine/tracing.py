@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.engine.event_trace import EventsToo, with_events
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder, Recording, content_tag, range_tags
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.session import Observer
@@ -31,12 +32,11 @@ def trace_file(role: str, rank: int) -> str:
     return f"{role}-{rank}.jsonl"
 
 
-def recorder_of(folder: str, role: str, rank: int, topology: Topology) -> Recorder | NullRecorder:
-    """What a rank of a worker records with, in `folder`; without one, nothing.  Raises as `Recorder`."""
-    if not folder:
-        return NULL
-    name = trace_file(role, rank)
-    return Recorder(Path(folder) / name, Path(name).stem, by_range=topology != ALONE)
+def recorder_of(folder: str, role: str, rank: int, topology: Topology) -> Recorder | NullRecorder | EventsToo:
+    """What a rank of a worker records with, in `folder`; without one, nothing, or what `with_events` does.  Raises as `Recorder`."""
+    name = Path(trace_file(role, rank))
+    recorder = Recorder(Path(folder) / name, name.stem, by_range=topology != ALONE) if folder else NULL
+    return recorder if rank else with_events(recorder, name.stem)  # every session is rank 0's
 
 
 def trace_header(
@@ -55,23 +55,25 @@ def trace_header(
     """Write the first line.  ranks: of the instance; members: Prefill ranks that this side speaks for or with.  Prefill gives its plan,
     the tokens of a chunk, and whether it may revoke; Decode does not.
 
-    ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.
+    ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.  Of the events alone its slots are
+    told.
     """
-    if not recorder.enabled:
+    if not recorder.hears:
         return
-    if plan and plan.table:
+    table = {"table": plan.table} if plan and plan.table else {}
+    if plan and table and recorder.enabled:
         raise ValueError(f"slots {plan.table}: a trace is judged by a model whose layers are all of one kind; run without a trace")
     recorder.record(
         "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, ranks=ranks, members=members, incarnation=incarnation,
         layers=layers, shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
-        chunk_tokens=chunk_tokens, read_lease=read_lease,
+        chunk_tokens=chunk_tokens, read_lease=read_lease, **table,
     )  # fmt: skip
     recorder.flush()  # what remains of a run that is interrupted is known for its trace, cut off
 
 
 def trace_observer(recorder: Recording) -> Observer | None:
     """The observer for PrefillSession or DecodeSession; None, which costs nothing, where nothing is recorded."""
-    if not recorder.enabled:
+    if not recorder.hears:
         return None
 
     def observe(op: str, arguments: Mapping[str, Any]) -> None:

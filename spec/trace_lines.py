@@ -48,6 +48,7 @@ class Header(msgspec.Struct, frozen=True):
     shared_slots: int = 0
     chunk_tokens: int = 0
     read_lease: bool = False
+    table: tuple[int, ...] = ()  # of layers of several kinds, where events are recorded alone
 
 
 class Physical(msgspec.Struct, frozen=True):
@@ -132,12 +133,14 @@ class File:
     lines: list[Line]
 
 
-def read_file(path: Path) -> File:
-    """One process's file. Raises Unreadable, TraceRefused."""
+def read_file(path: Path, *, whole: bool = True) -> File:
+    """One process's file; whole: False for what is left of one that was killed. Raises Unreadable, TraceRefused."""
     try:
         raw = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror}") from None
+    if not whole and raw and not raw[-1].endswith(b"\n"):
+        raw.pop()  # it died within this line
     if not raw:
         raise TraceRefused(f"{path}:1", "the file is empty: a trace begins with a header")
     dicts = [_json(path, number, line) for number, line in enumerate(raw, 1)]
@@ -148,7 +151,7 @@ def read_file(path: Path) -> File:
             raise TraceRefused(f"{path}:{number}", f"process is {one.get('process')!r} in the file of {path.stem}: a line of another")
     header = _header(path, dicts[0])
     lines = [_line(f"{path}:{number}", header, one) for number, one in enumerate(dicts[1:], 2)]
-    if not lines or lines[-1].kind != "end":
+    if whole and (not lines or lines[-1].kind != "end"):
         raise TraceRefused(f"{path}:{len(dicts)}", "the trace is cut off: the run did not end, for its last line is no `end`")
     for line in lines[:-1]:
         if line.kind == "end":

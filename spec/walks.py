@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.errors import ProtocolError
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
@@ -81,13 +82,15 @@ def simulated(
 
 
 def traced(folders: Iterable[Path]) -> set[Edge]:
-    """The edges of the runs recorded in these folders, or in folders below them. Raises SpecError for what is no trace."""
+    """The edges of the runs recorded in these folders, or in folders below them, up to its death where a process was killed.
+    Raises SpecError for what is no trace, and for an event that the sessions refuse."""
     found = [path for folder in folders for path in sorted(folder.rglob("*.jsonl"))]
     if not found:
         raise SpecError(f"no trace in {', '.join(map(str, folders))}: give folders that `tidegate run --trace` wrote")
     with walking() as walked:
         for path in found:
-            _feed(read_file(path))
+            if b"\n" in path.read_bytes():  # else its process died before it had said who it is
+                _feed(read_file(path, whole=False))
     return walked
 
 
@@ -97,7 +100,7 @@ def _feed(file: File) -> None:
     if file.header.role == "decode":
         decode = DecodeSession(layers=file.header.layers, members=file.header.members, incarnation=file.header.incarnation)
         for line in events:
-            _decode_event(decode, line)
+            _again(line, lambda line: _decode_event(decode, line))
     elif not file.header.rank:
         _feed_prefill(file.header, events)
 
@@ -107,14 +110,22 @@ def _feed_prefill(head: Header, events: list[Line]) -> None:
     pool: dict[tuple[int, int], Any] = {}
     sessions = [
         PrefillSession(
-            plan=SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots), pool=pool, member=member,
+            plan=SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots, table=head.table),
+            pool=pool, member=member,
             lanes=max([1, *(line.arguments.get("lane", 1) for line in events)]), members=head.members, chunk_tokens=head.chunk_tokens,
             new_run=lambda s: next(runs), incarnation=head.incarnation,
         )
         for member in range(head.members)
     ]  # fmt: skip
     for line in events:
-        _prefill_event(sessions[_member_of(line)], line, sessions[0])
+        _again(line, lambda line: _prefill_event(sessions[_member_of(line)], line, sessions[0]))
+
+
+def _again(line: Line, do: Callable[[Line], None]) -> None:
+    try:
+        do(line)
+    except ProtocolError as error:
+        raise SpecError(f"{line.where}: {line} was accepted there, and is refused here: {error}") from None
 
 
 def _member_of(line: Line) -> int:

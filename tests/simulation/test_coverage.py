@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,8 @@ from tidegate.spec import coverage
 from tidegate.spec.coverage import PROCESSES, SIMULATOR, Coverage, Unwalked, unwalked
 from tidegate.spec.edges import Edge, edges, machines, walking
 from tidegate.spec.errors import SpecError
-from tidegate.spec.walks import simulated
+from tidegate.spec.trace_lines import TraceRefused, read_file
+from tidegate.spec.walks import simulated, traced
 from tidegate.spec.world import Label, World
 
 KNOWN = unwalked()
@@ -75,6 +77,46 @@ def test_processes_owe_what_the_simulator_walked() -> None:
     (line,) = c.wrong(known)
     assert line.startswith(f"{edge}: not walked in the processes")
     assert c.wrong([*known, Unwalked(PROCESSES, "Transfer: * -> Revoke -> *", "no lease")]) == []
+
+
+def test_what_depends_on_a_race_may_be_walked_and_need_not_be() -> None:
+    edge = Edge("Transfer", "held()", "Revoke", "revoked()")
+    known = [*(u for u in KNOWN if u.where == SIMULATOR), Unwalked(PROCESSES, str(edge), "a race", sometimes=True)]
+    for walked in (covered().walked, covered().walked - {edge}):
+        assert replace(covered(), processes=walked).wrong(known) == []
+    always = [*known[:-1], msgspec.structs.replace(known[-1], sometimes=False)]
+    (line,) = replace(covered(), processes=covered().walked).wrong(always)
+    assert "no such edge is missing: take it out" in line
+    nowhere = [*known[:-1], msgspec.structs.replace(known[-1], edges="Transfer: nowhere() -> *")]
+    (line,) = replace(covered(), processes=covered().walked).wrong(nowhere)
+    assert "no such edge is missing: take it out" in line
+
+
+HEAD = (
+    '{"process":"decode-0","seq":0,"kind":"header","format":2,"protocol":2,"role":"decode","rank":0,"ranks":1,"members":1,'
+    '"incarnation":16,"layers":1}\n'
+)
+
+
+def event(seq: int, op: str) -> str:
+    return f'{{"process":"decode-0","seq":{seq},"kind":"event","op":"{op}","attempt":73}}\n'
+
+
+def test_what_a_process_did_before_it_was_killed_counts(tmp_path: Path) -> None:
+    path = tmp_path / "decode-0.jsonl"
+    path.write_text(HEAD + event(1, "Admit") + event(2, "Registered")[:-9])
+    assert {edge.event for edge in traced([tmp_path]) if edge.machine == "RequestCompletion"} == {"Allocate"}
+    with pytest.raises(TraceRefused, match="cut off"):
+        read_file(path)
+    path.write_text(HEAD[:-9])
+    assert traced([tmp_path]) == set()
+
+
+def test_an_event_that_the_sessions_refuse_covers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "decode-0.jsonl"
+    path.write_text(HEAD + event(1, "Admit") + event(2, "Finish"))
+    with pytest.raises(SpecError, match=r"decode-0.jsonl:3: Finish\(attempt=73\) was accepted there, and is refused here"):
+        traced([tmp_path])
 
 
 def test_the_machines_are_as_they_were_after_a_walk() -> None:
