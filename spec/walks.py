@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tidegate.protocol.decode import DecodeSession
 from tidegate.protocol.errors import ProtocolError
@@ -25,7 +27,7 @@ from tidegate.spec.sim import Outcome, random_bounds, simulate
 from tidegate.spec.trace_lines import File, Header, Line, read_file
 from tidegate.spec.world import World
 
-__all__ = ["explored", "mixed_bounds", "simulated", "traced"]
+__all__ = ["Traced", "explored", "mixed_bounds", "simulated", "traced"]
 
 
 def explored(bounds: Bounds, world: Callable[[Bounds], World] = World) -> set[Edge]:
@@ -61,6 +63,7 @@ def simulated(
     seed: int,
     *,
     world: Callable[[Bounds], World] = World,
+    sizes: Callable[[random.Random], Bounds] = mixed_bounds,
     enough: Callable[[set[Edge]], bool] = lambda walked: False,
     told: Callable[[Outcome], object] = lambda out: None,
 ) -> set[Edge]:
@@ -75,22 +78,46 @@ def simulated(
         return grown and enough(walked)
 
     with walking() as walked:
-        out = simulate(steps, seed, world=world, sizes=mixed_bounds, told=after)
+        out = simulate(steps, seed, world=world, sizes=sizes, told=after)
     if out.wrong:
         raise SpecError(f"the simulation failed, so it says nothing about coverage: {out.wrong}")
     return walked
 
 
-def traced(folders: Iterable[Path]) -> set[Edge]:
+class Traced(NamedTuple):
+    """What real processes walked: those of one rank a side, and those of groups of ranks."""
+
+    pairs: set[Edge]
+    groups: set[Edge]
+
+
+def traced(folders: Iterable[Path]) -> Traced:
     """The edges of the runs recorded in these folders, or in folders below them, up to its death where a process was killed.
     Raises SpecError for what is no trace, and for an event that the sessions refuse."""
     found = [path for folder in folders for path in sorted(folder.rglob("*.jsonl"))]
     if not found:
         raise SpecError(f"no trace in {', '.join(map(str, folders))}: give folders that `tidegate run --trace` wrote")
+    ranks: dict[bool, list[Path]] = {True: [], False: []}
+    for path in found:
+        with path.open("rb") as file:
+            head = file.readline()
+        if head.endswith(b"\n"):  # else its process died before it had said who it is
+            ranks[_alone(head)].append(path)
+    return Traced(*(_walked(ranks[alone]) for alone in (True, False)))
+
+
+def _alone(head: bytes) -> bool:
+    """Is it a header of one Prefill rank a group?  What is no header is refused when it is read."""
+    try:
+        return bool(msgspec.json.decode(head).get("members", 1) == 1)
+    except (msgspec.DecodeError, AttributeError):
+        return True
+
+
+def _walked(paths: Iterable[Path]) -> set[Edge]:
     with walking() as walked:
-        for path in found:
-            if b"\n" in path.read_bytes():  # else its process died before it had said who it is
-                _feed(read_file(path, whole=False))
+        for path in paths:
+            _feed(read_file(path, whole=False))
     return walked
 
 
