@@ -27,7 +27,11 @@ class Recording(Protocol):
 
     @property
     def enabled(self) -> bool:
-        """False where a line would be thrown away."""
+        """False where a line about bytes would be thrown away."""
+
+    @property
+    def hears(self) -> bool:
+        """False where a line about the sessions would be; true wherever `enabled` is."""
 
     @property
     def by_range(self) -> bool:
@@ -44,7 +48,7 @@ class Recorder:
     name.
     """
 
-    enabled = True
+    enabled = hears = True
 
     def __init__(self, path: Path | str, process: str, *, by_range: bool = False) -> None:
         self.path, self.process, self.by_range = Path(path), process, by_range
@@ -87,7 +91,7 @@ class Recorder:
 class NullRecorder:
     """Records nothing."""
 
-    enabled = by_range = False
+    enabled = hears = by_range = False
     life = ""
 
     def record(self, kind: str, **fields: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.engine.event_trace import EventsToo, with_events
 from tidegate.engine.recorder import NULL, NullRecorder, Recorder, Recording, content_tag, range_tags
 from tidegate.protocol.messages import VERSION, TransferId
 from tidegate.protocol.session import Observer
@@ -33,15 +34,18 @@ def trace_file(life: str, rank: int) -> str:
     return f"{life}-{rank}.jsonl"
 
 
-def recorder_of(folder: str, role: str, rank: int, topology: Topology, life: str = "") -> Recorder | NullRecorder:
-    """What a rank of a worker records with, in `folder`; without one, nothing.  life: what the leader's recorder says that it is called;
-    left out by the leader, who takes the first name that nobody has: an instance that comes back after a crash, or that is beside
-    others, has files of its own.  Raises as `Recorder`.
+def recorder_of(folder: str, role: str, rank: int, topology: Topology, life: str = "") -> Recorder | NullRecorder | EventsToo:
+    """What a rank of a worker records with, in `folder`; without one, nothing, or what `with_events` does.  life: what the leader's
+    recorder says that it is called; left out by the leader, who takes the first name that nobody has: an instance that comes back after
+    a crash, or that is beside others, has files of its own.  Raises as `Recorder`.
     """
-    if not folder:
-        return NULL
+    recorder = _in_folder(Path(folder), role, rank, topology, life) if folder else NULL
+    return recorder if rank else with_events(recorder, Path(trace_file(role, rank)).stem)  # every session is rank 0's
+
+
+def _in_folder(folder: Path, role: str, rank: int, topology: Topology, life: str) -> Recorder:
     for name in [life] if life else itertools.chain([role], (f"{role}.{n}" for n in itertools.count(1))):
-        path = Path(folder) / trace_file(name, rank)
+        path = folder / trace_file(name, rank)
         try:
             return Recorder(path, path.stem, by_range=topology != ALONE)
         except FileExistsError:
@@ -67,22 +71,24 @@ def trace_header(
     """Write the first line.  ranks: of the instance; members: Prefill ranks that this side speaks for or with.  Prefill gives its plan,
     the tokens of a chunk, and whether it may revoke; Decode the file that each of its regions lies in, "" if nobody else has it.
 
-    ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.
+    ValueError for a plan that the model's `SlotOf` does not describe: nothing could judge its trace.  Of the events alone its slots are
+    told.
     """
-    if not recorder.enabled:
+    if not recorder.hears:
         return
-    if plan and plan.table:
+    table = {"table": plan.table} if plan and plan.table else {}
+    if plan and table and recorder.enabled:
         raise ValueError(f"slots {plan.table}: a trace is judged by a model whose layers are all of one kind; run without a trace")
     recorder.record(
         "header", format=FORMAT, protocol=VERSION, role=role, rank=rank, ranks=ranks, members=members, incarnation=incarnation,
         layers=layers, shared=sorted(plan.shared) if plan else [], shared_slots=plan.shared_slots if plan else 0,
-        chunk_tokens=chunk_tokens, read_lease=read_lease, memories=dict(memories),
+        chunk_tokens=chunk_tokens, read_lease=read_lease, memories=dict(memories), **table,
     )  # fmt: skip
 
 
 def trace_observer(recorder: Recording) -> Observer | None:
     """The observer for PrefillSession or DecodeSession; None, which costs nothing, where nothing is recorded."""
-    if not recorder.enabled:
+    if not recorder.hears:
         return None
 
     def observe(op: str, arguments: Mapping[str, Any]) -> None:

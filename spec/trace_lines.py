@@ -50,6 +50,7 @@ class Header(msgspec.Struct, frozen=True):
     chunk_tokens: int = 0
     read_lease: bool = False
     memories: dict[str, str] = {}  # of Decode: region -> the file that it lies in, "" where no other process has it
+    table: tuple[int, ...] = ()  # of layers of several kinds, where events are recorded alone
 
 
 class Physical(msgspec.Struct, frozen=True):

@@ -10,10 +10,14 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tidegate.protocol.decode import DecodeSession
+from tidegate.protocol.errors import ProtocolError
 from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 from tidegate.protocol.topology import SlotPlan
@@ -25,7 +29,7 @@ from tidegate.spec.trace_lines import File, Header, Line, read_file
 from tidegate.spec.trace_order import PEERS
 from tidegate.spec.world import World
 
-__all__ = ["explored", "mixed_bounds", "simulated", "traced"]
+__all__ = ["Traced", "explored", "mixed_bounds", "simulated", "traced"]
 
 
 def explored(bounds: Bounds, world: Callable[[Bounds], World] = World) -> set[Edge]:
@@ -61,6 +65,7 @@ def simulated(
     seed: int,
     *,
     world: Callable[[Bounds], World] = World,
+    sizes: Callable[[random.Random], Bounds] = mixed_bounds,
     enough: Callable[[set[Edge]], bool] = lambda walked: False,
     told: Callable[[Outcome], object] = lambda out: None,
 ) -> set[Edge]:
@@ -75,19 +80,45 @@ def simulated(
         return grown and enough(walked)
 
     with walking() as walked:
-        out = simulate(steps, seed, world=world, sizes=mixed_bounds, told=after)
+        out = simulate(steps, seed, world=world, sizes=sizes, told=after)
     if out.wrong:
         raise SpecError(f"the simulation failed, so it says nothing about coverage: {out.wrong}")
     return walked
 
 
-def traced(folders: Iterable[Path]) -> set[Edge]:
-    """The edges of the runs recorded in these folders, or in folders below them. Raises SpecError for what is no trace."""
+class Traced(NamedTuple):
+    """What real processes walked: those of one rank a side, and those of groups of ranks."""
+
+    pairs: set[Edge]
+    groups: set[Edge]
+
+
+def traced(folders: Iterable[Path]) -> Traced:
+    """The edges of the runs recorded in these folders, or in folders below them, up to its death where a process was killed.
+    Raises SpecError for what is no trace, and for an event that the sessions refuse."""
     found = [path for folder in folders for path in sorted(folder.rglob("*.jsonl"))]
     if not found:
         raise SpecError(f"no trace in {', '.join(map(str, folders))}: give folders that `tidegate run --trace` wrote")
+    ranks: dict[bool, list[Path]] = {True: [], False: []}
+    for path in found:
+        with path.open("rb") as file:
+            head = file.readline()
+        if head.endswith(b"\n"):  # else its process died before it had said who it is
+            ranks[_alone(head)].append(path)
+    return Traced(*(_walked(ranks[alone]) for alone in (True, False)))
+
+
+def _alone(head: bytes) -> bool:
+    """Is it a header of one Prefill rank a group?  What is no header is refused when it is read."""
+    try:
+        return bool(msgspec.json.decode(head).get("members", 1) == 1)
+    except (msgspec.DecodeError, AttributeError):
+        return True
+
+
+def _walked(paths: Iterable[Path]) -> set[Edge]:
     with walking() as walked:
-        for path in found:
+        for path in paths:
             _feed(read_file(path))
     return walked
 
@@ -98,7 +129,7 @@ def _feed(file: File) -> None:
     if file.header.role == "decode":
         decode = DecodeSession(layers=file.header.layers, members=file.header.members, incarnation=file.header.incarnation)
         for line in events:
-            _decode_event(decode, line)
+            _again(line, lambda line: _decode_event(decode, line))
     elif not file.header.rank:
         _feed_prefill(file.header, events)
 
@@ -108,7 +139,8 @@ def _feed_prefill(head: Header, events: list[Line]) -> None:
     pool: dict[tuple[int, int], Any] = {}
     sessions = [
         PrefillSession(
-            plan=SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots), pool=pool, member=member,
+            plan=SlotPlan(layers=head.layers, shared=frozenset(head.shared), shared_slots=head.shared_slots, table=head.table),
+            pool=pool, member=member,
             lanes=max([1, *(line.arguments.get("lane", 1) for line in events)]), members=head.members, chunk_tokens=head.chunk_tokens,
             new_run=lambda s: next(runs), incarnation=head.incarnation,
         )
@@ -118,10 +150,10 @@ def _feed_prefill(head: Header, events: list[Line]) -> None:
     for line in events:
         if line.op in PEERS:  # each member says so in its turn
             about = line.op, line.arguments["life"]
-            _peer_event(sessions[told[about] % head.members], line, lease=head.read_lease)
+            _again(line, partial(_peer_event, sessions[told[about] % head.members], lease=head.read_lease))
             told[about] += 1
         else:
-            _prefill_event(sessions[_member_of(line)], line, sessions[0])
+            _again(line, lambda line: _prefill_event(sessions[_member_of(line)], line, sessions[0]))
 
 
 def _peer_event(session: PrefillSession, line: Line, *, lease: bool) -> None:
@@ -133,6 +165,13 @@ def _peer_event(session: PrefillSession, line: Line, *, lease: bool) -> None:
             session.peer_fenced(life)
         case "PeerLost":
             session.peer_lost(life, lease=lease)
+
+
+def _again(line: Line, do: Callable[[Line], None]) -> None:
+    try:
+        do(line)
+    except ProtocolError as error:
+        raise SpecError(f"{line.where}: {line} was accepted there, and is refused here: {error}") from None
 
 
 def _member_of(line: Line) -> int:

@@ -2,7 +2,8 @@
 
 Rules: every part runs even if an earlier one failed; a part without a single test fails; the last line is the total, a part
 that is not pytest counting as one test; a part that prints nothing for SILENCE seconds hangs: it is killed with all that it
-started, and has failed; the exit code is 1 if anything failed.
+started, and has failed; the exit code is 1 if anything failed.  What the sessions of real processes are told is kept while the parts
+run, and `coverage` compares it with tla/coverage.toml: it judges the parts before it, and needs e2e.
 
     python tests/run_parts.py [--long] [PART...]
 """
@@ -15,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,8 +34,8 @@ def pytest_part(folder: str) -> list[list[str]]:
     return [[str(BIN / "python"), "-m", "pytest", f"tests/{folder}", "--durations=3", "--numprocesses=2", "--dist=loadfile"]]
 
 
-def parts(long: bool) -> dict[str, list[list[str]]]:
-    """Name -> commands; a part ends at its first command that fails."""
+def parts(long: bool, traces: str) -> dict[str, list[list[str]]]:
+    """Name -> commands; a part ends at its first command that fails.  traces: folder of what processes leave."""
     table = {
         "lint": [
             [str(BIN / "ruff"), "check", "."],
@@ -45,6 +47,7 @@ def parts(long: bool) -> dict[str, list[list[str]]]:
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
     soak = [str(BIN / "tidegate"), "soak", "--minutes"]
     table["soak"] = [[*soak, "10"], [*soak, "5", "--faults", "wire,strangers"]] if long else [[*soak, "1"]]
+    table["coverage"] = [[str(BIN / "tidegate"), "coverage", traces, "--processes", "--names"]]
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:
@@ -104,23 +107,32 @@ def run(commands: list[list[str]], env: dict[str, str], silence: float) -> tuple
     return 1, 0
 
 
+def run_all(names: list[str], table: dict[str, list[list[str]]], env: dict[str, str], silence: float) -> list[tuple[str, float, int, int]]:
+    """(part, seconds, passed, failed) of each."""
+    rows: list[tuple[str, float, int, int]] = []
+    for name in names:
+        print(f"== {name}", flush=True)
+        begin = time.monotonic()
+        passed, failed = run(table[name], env, silence)
+        rows.append((name, time.monotonic() - begin, passed, failed))
+        print(f"== {name}: {rows[-1][1]:.1f} s, {passed} passed, {failed} failed\n", flush=True)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="larger bounds: TIDEGATE_LONG=1 for pytest, `tidegate check --full`")
     parser.add_argument("part", nargs="*", help="only these parts")
     args = parser.parse_args()
-    table = parts(args.long)
-    if unknown := set(args.part) - set(table):
-        parser.error(f"no part named {', '.join(sorted(unknown))}: there are {', '.join(table)}")
+    names = [*parts(args.long, "")]
+    if unknown := set(args.part) - set(names):
+        parser.error(f"no part named {', '.join(sorted(unknown))}: there are {', '.join(names)}")
+    if "coverage" in args.part and "e2e" not in args.part[: args.part.index("coverage")]:
+        parser.error("coverage judges what the processes of e2e walked: name e2e before it")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    env = os.environ | ({"TIDEGATE_LONG": "1"} if args.long else {})
-    rows: list[tuple[str, float, int, int]] = []
-    for name in args.part or table:
-        print(f"== {name}", flush=True)
-        begin = time.monotonic()
-        passed, failed = run(table[name], env, SILENCE[args.long])
-        rows.append((name, time.monotonic() - begin, passed, failed))
-        print(f"== {name}: {rows[-1][1]:.1f} s, {passed} passed, {failed} failed\n", flush=True)
+    with tempfile.TemporaryDirectory(prefix="traces-") as traces:
+        env = os.environ | {"TIDEGATE_TRACES": traces} | ({"TIDEGATE_LONG": "1"} if args.long else {})
+        rows = run_all(args.part or names, parts(args.long, traces), env, SILENCE[args.long])
     for name, seconds, passed, failed in rows:
         print(f"{name:12} {seconds:7.1f} s  {passed:5} passed  {failed:3} failed")
     passed, failed = sum(r[2] for r in rows), sum(r[3] for r in rows)

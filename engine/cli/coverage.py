@@ -14,12 +14,17 @@ def command(
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps to simulate, at most: it ends when all is walked that can be.")] = 3_000_000,
     seed: Annotated[int, typer.Option(help="Of the simulation.")] = 2026,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="Only read TRACES; what the other ways walk is taken from the list.")
+    ] = False,
     names: Annotated[bool, typer.Option("--names", help="Also name every edge that is not walked, with the reason.")] = False,
 ) -> None:
     """Walk the machines' labelled edges, and compare what is not walked with tla/coverage.toml (needs a source checkout).
 
     An edge is a machine's shape, an event, and the shape after it: the phase, and which of the other fields are not empty.
-    Without TRACES only the simulator is looked at.
+    Three ways: the simulator walks what it can; a pair, one rank a side driven as the engine drives it, owes what the simulator walked;
+    real processes owe what the pair walked.  Without TRACES processes are left out.  Every worker that is started with
+    TIDEGATE_TRACES=DIR leaves its events there.
     Exit code: 0 all is walked, or known not to be, with a reason; 1 something else; 2 it could not be told.
 
     Example: `tidegate run --trace /tmp/t && tidegate coverage /tmp/t --names`
@@ -39,13 +44,17 @@ def command(
             def told(what: str, done: int, of: int) -> None:
                 progress.update(task, description=what, completed=done, total=of)
 
-            result = coverage.cover(known, steps=steps, seed=seed, traces=traces or [], told=told)
+            if processes:
+                progress.update(task, description="reading traces")
+                result = coverage.of_processes(known, traces or [])
+            else:
+                result = coverage.cover(known, steps=steps, seed=seed, traces=traces or [], told=told)
         wrong = result.wrong(known)
     except SpecError as error:
         typer.echo(f"tidegate coverage: {error}", err=True)
         raise typer.Exit(2) from None
     if names:
-        for where in (coverage.SIMULATOR, coverage.PROCESSES):
+        for where in result.ways:
             for edge in sorted(result.missing(where)):
                 why = next((u.why for u in known if u.where == where and u.of(edge)), "nobody says why")
                 console.print(f"not in the {where}: {edge}: {why}", markup=False, highlight=False, soft_wrap=True)

@@ -1,20 +1,24 @@
-"""Every labelled edge of every machine is walked by the real sessions in the simulator, or tla/coverage.toml says why not; a
-simulator that never goes somewhere is noticed, and so is a list that is not true."""
+"""Every labelled edge of every machine is walked by the real sessions in the simulator, and by a pair of ranks driven as the engine
+drives them, or tla/coverage.toml says why not; a simulator that never goes somewhere is noticed, and so is a list that is not true."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tidegate.protocol.machines import transfer as TR
 from tidegate.spec import coverage
-from tidegate.spec.coverage import PROCESSES, SIMULATOR, Coverage, Unwalked, unwalked
+from tidegate.spec.coverage import PAIR, PROCESSES, SIMULATOR, Coverage, Unwalked, believed, unwalked
 from tidegate.spec.edges import Edge, edges, machines, walking
 from tidegate.spec.errors import SpecError
-from tidegate.spec.walks import simulated
+from tidegate.spec.pair_world import PairWorld, pair_bounds
+from tidegate.spec.trace_lines import TraceRefused, read_file
+from tidegate.spec.walks import Traced, simulated, traced
 from tidegate.spec.world import Label, World
 
 KNOWN = unwalked()
@@ -56,8 +60,8 @@ def test_a_simulator_that_never_goes_somewhere_is_noticed() -> None:
 
 def test_a_list_that_is_not_true_is_noticed() -> None:
     gone = msgspec.structs.replace(KNOWN[0], edges="Transfer: nowhere() -> *")
-    too_wide = msgspec.structs.replace(KNOWN[-1], edges="RequestCompletion: *")
-    lines = covered().wrong([*KNOWN[1:-1], gone, too_wide])
+    too_wide = Unwalked(SIMULATOR, "RequestCompletion: *", "none")
+    lines = covered().wrong([*KNOWN[1:], gone, too_wide])
     assert any("no such edge is missing: take it out" in line and "nowhere" in line for line in lines)
     assert any("narrow the pattern" in line for line in lines)
     assert any(line.startswith("ContributorGroup: ") and "does not say why" in line for line in lines)
@@ -69,13 +73,81 @@ def test_an_edge_that_the_graph_lacks_is_noticed() -> None:
     assert line == f"{strange}: walked, but not in the graph of Transfer: widen the bounds of TransferGraph.cfg"
 
 
-def test_processes_owe_what_the_simulator_walked() -> None:
-    edge = Edge("Transfer", "held()", "Revoke", "revoked()")
-    c = replace(covered(), processes=covered().walked - {edge})
-    known = [u for u in KNOWN if u.where == SIMULATOR]
-    (line,) = c.wrong(known)
-    assert line.startswith(f"{edge}: not walked in the processes")
-    assert c.wrong([*known, Unwalked(PROCESSES, "Transfer: * -> Revoke -> *", "no lease")]) == []
+EDGE = Edge("Transfer", "held()", "Revoke", "revoked()")
+OTHERS = [u for u in KNOWN if u.where != PROCESSES]
+
+
+def found(*without: Edge, more: set[Edge] | None = None) -> Coverage:
+    """Processes walked what a pair does, but for some, and more."""
+    pair = set(believed(KNOWN, Traced(set(), set())).pair)
+    return believed(KNOWN, Traced((pair - {*without}) | (more or set()), set()))
+
+
+def test_processes_owe_what_a_pair_walked() -> None:
+    assert found().wrong(OTHERS) == []
+    (line,) = found(EDGE).wrong(OTHERS)
+    assert line == f"{EDGE}: not walked in the processes, and tla/coverage.toml does not say why"
+    excused = Unwalked(PROCESSES, "Transfer: * -> Revoke -> *", "no lease")
+    assert found(EDGE).wrong([*OTHERS, excused]) == []
+    (line,) = found().wrong([*OTHERS, excused])
+    assert "no such edge is missing: take it out" in line
+    (line,) = found(EDGE).wrong([*OTHERS, msgspec.structs.replace(excused, edges="Transfer: * -> *")])
+    assert "narrow the pattern" in line
+
+
+def test_processes_that_walk_what_no_pair_can_refute_the_list() -> None:
+    beyond = next(e for e in sorted(edges("ContributorGroup")) if any(u.of(e) for u in KNOWN if u.where == PAIR))
+    (line,) = found(more={beyond}).wrong(OTHERS)
+    assert line.startswith(f"{beyond}: walked in the processes, although no other way gets there")
+
+
+class NeverFails(PairWorld):
+    """No read of it fails, although the bounds allow it."""
+
+    def remote(self) -> Iterator[Label]:
+        return (label for label in super().remote() if label[0] != "ReadEnd" or label[3] == "ok")
+
+
+def test_a_pair_that_never_goes_somewhere_or_goes_too_far_is_noticed() -> None:
+    crippled = replace(covered(), pair=simulated(20_000, 1, world=NeverFails, sizes=pair_bounds))
+    assert any(line.startswith("Transfer: held() -> Fail -> failed(): not walked in the pair") for line in crippled.wrong(KNOWN))
+    loose = replace(covered(), pair=simulated(20_000, 1, world=World, sizes=pair_bounds))
+    assert any(line.startswith("PhysicalBuffer: ") and "Write(some" in line and "narrow the pattern" in line for line in loose.wrong(KNOWN))
+
+
+def test_what_depends_on_a_race_may_be_walked_and_need_not_be() -> None:
+    known = [*OTHERS, Unwalked(PROCESSES, str(EDGE), "a race", sometimes=True)]
+    assert found().wrong(known) == found(EDGE).wrong(known) == []
+    nowhere = [*OTHERS, Unwalked(PROCESSES, "Transfer: nowhere() -> *", "a race", sometimes=True)]
+    (line,) = found().wrong(nowhere)
+    assert "no such edge is missing: take it out" in line
+
+
+HEAD = (
+    '{"process":"decode-0","seq":0,"kind":"header","format":2,"protocol":2,"role":"decode","rank":0,"ranks":1,"members":1,'
+    '"incarnation":16,"layers":1}\n'
+)
+
+
+def event(seq: int, op: str) -> str:
+    return f'{{"process":"decode-0","seq":{seq},"kind":"event","op":"{op}","attempt":73}}\n'
+
+
+def test_what_a_process_did_before_it_was_killed_counts(tmp_path: Path) -> None:
+    path = tmp_path / "decode-0.jsonl"
+    path.write_text(HEAD + event(1, "Admit") + event(2, "Registered")[:-9])
+    assert {edge.event for edge in traced([tmp_path]).pairs if edge.machine == "RequestCompletion"} == {"Allocate"}
+    with pytest.raises(TraceRefused, match="cut off"):
+        read_file(path)
+    path.write_text(HEAD[:-9])
+    assert traced([tmp_path]) == (set(), set())
+
+
+def test_an_event_that_the_sessions_refuse_covers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "decode-0.jsonl"
+    path.write_text(HEAD + event(1, "Admit") + event(2, "Finish"))
+    with pytest.raises(SpecError, match=r"decode-0.jsonl:3: Finish\(attempt=73\) was accepted there, and is refused here"):
+        traced([tmp_path])
 
 
 def test_the_machines_are_as_they_were_after_a_walk() -> None:

@@ -1,6 +1,8 @@
 """The recorder: one gapless order however many threads write, and a reader that sees damage."""
 
 import json
+import os
+import subprocess
 import sys
 import threading
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from tidegate.engine.recorder import NULL, Recorder, content_tag, read_lines
-from tidegate.engine.tracing import recorder_of
+from tidegate.engine.tracing import recorder_of, trace_header
 from tidegate.protocol.topology import Topology
 
 
@@ -108,3 +110,43 @@ def test_each_life_has_files_of_its_own(tmp_path):
     assert names == ["decode-0", "decode-1", "decode.1-0", "decode.1-1", "decode.2-0", "decode.2-1"]
     with pytest.raises(FileExistsError):
         recorder_of(str(tmp_path), "decode", 1, Topology(p_tp=2, d_tp=2), "decode.1")
+
+
+def test_the_header_of_a_trace_is_written_at_once(tmp_path):
+    """What remains of a process that is killed early is a trace that was cut off, and no empty file."""
+    recorder = Recorder(tmp_path / "decode-0.jsonl", "decode-0")
+    trace_header(recorder, role="decode", rank=0, incarnation=5, layers=2)
+    assert [line["kind"] for line in read_lines(tmp_path / "decode-0.jsonl")] == ["header"]
+    recorder.close()
+
+
+KEEPS = """
+import os, sys
+from tidegate.engine.tracing import recorder_of, trace_begin, trace_header, trace_observer
+from tidegate.protocol.messages import TransferId
+from tidegate.protocol.topology import ALONE
+recorder = recorder_of(sys.argv[1], "decode", 0, ALONE)
+trace_header(recorder, role="decode", rank=0, incarnation=5, layers=2)
+trace_observer(recorder)("Admit", {"attempt": 7})
+trace_begin(recorder, "attend", TransferId(1, 1, 1), 0, 1)
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_events_are_kept_of_a_process_that_is_killed(tmp_path, traced):
+    """Of a worker that has no trace too; its bytes are nobody's concern there, and its own trace is what it was."""
+    kept, trace, program = tmp_path / "kept", tmp_path / "trace", tmp_path / "worker.py"
+    kept.mkdir()
+    trace.mkdir()
+    program.write_text(KEEPS)
+    command = [sys.executable, str(program), str(trace) if traced else ""]
+    assert subprocess.run(command, env=os.environ | {"TIDEGATE_TRACES": str(kept)}, check=False).returncode == 9
+    (path,) = kept.glob("*/decode-0.jsonl")
+    assert [line["kind"] for line in read_lines(path)] == ["header", "event"]
+    assert [line["kind"] for path in trace.iterdir() for line in read_lines(path)] == (["header"] if traced else [])
+
+
+def test_a_process_with_other_code_than_the_products_keeps_no_events(tmp_path):
+    subprocess.run([sys.executable, "-c", KEEPS, ""], env=os.environ | {"TIDEGATE_TRACES": str(tmp_path)}, check=False)
+    assert not list(tmp_path.iterdir())

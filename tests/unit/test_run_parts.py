@@ -55,7 +55,7 @@ def test_a_runner_that_is_ended_ends_its_part(tmp_path):
     part = f"import os, time; open({new!r}, 'w').write(str(os.getpid())); os.rename({new!r}, {str(started)!r}); time.sleep(600)"
     runner = (
         f"import sys; sys.path.insert(0, {str(FILE.parent)!r}); import run_parts\n"
-        f"run_parts.parts = lambda long: {{'waits': [[sys.executable, '-c', {part!r}]]}}\n"
+        f"run_parts.parts = lambda long, traces: {{'waits': [[sys.executable, '-c', {part!r}]]}}\n"
         "sys.argv = ['run_parts.py']; raise SystemExit(run_parts.main())"
     )
     process = subprocess.Popen(python(runner), stdout=subprocess.DEVNULL)
