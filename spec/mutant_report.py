@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.spec import mutant_table
+from tidegate.spec import mutant_table, widths
 from tidegate.spec.mutants import Mutant, Verdict, all_mutants, run_all
 from tidegate.spec.variant import configurations
 
@@ -34,6 +34,7 @@ def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Conso
     console.print(summary(verdicts))
     wrong = [f"{v.mutant.name} is open: {v.effect}" for v in verdicts if not v.fine]
     if write:
+        widths.write()
         console.print(f"wrote {mutant_table.table_path()}")
     else:
         entries = [e for e in mutant_table.read() if machine in ("", e.machine)]
@@ -47,7 +48,7 @@ def _judged(
     mutants: Sequence[Mutant], jobs: int, console: Console, keep: Callable[[Verdict], object] | None = None
 ) -> list[Verdict]:
     """keep: gets each verdict as it comes, so that an interrupted run loses none."""
-    models = [c for c in configurations() if c.states <= MOST_STATES or c.name in ALSO]
+    models = [c for c in configurations() if (c.states <= MOST_STATES or c.name in ALSO) and not c.name.startswith(widths.WIDE)]
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     lock = threading.Lock()
     with Progress(*columns, console=console, transient=True) as progress:
