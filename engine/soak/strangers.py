@@ -62,18 +62,22 @@ class Strangers:
         self._ports, self._prefill = ports, prefill
         self.visits = 0
 
+    @property
+    def kinds(self) -> list[Visit]:
+        """What a visit may be."""
+        return [self._bytes, self._http, self._nearly, self._frames, self._knowing, self._greeting, self._inventing, self._stalling,
+                self._memory]  # fmt: skip
+
     async def come(self, seed: int, seconds: float) -> None:
         """Visit, some side by side, for so long."""
         end = asyncio.get_running_loop().time() + seconds
 
         async def one(number: int) -> None:
             draw = random.Random(f"{seed}/{number}")
-            kinds: list[Visit] = [self._bytes, self._http, self._nearly, self._frames, self._knowing, self._greeting, self._inventing,
-                                  self._stalling, self._memory]  # fmt: skip
             while asyncio.get_running_loop().time() < end:
                 # whoever is not let in, or is hung up on, has seen what it came for
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, httpx.HTTPError):
-                    await asyncio.wait_for(draw.choice(kinds)(draw), 30)
+                    await asyncio.wait_for(draw.choice(self.kinds)(draw), 30)
                 self.visits += 1
 
         await asyncio.gather(*(one(number) for number in range(AT_ONCE)))
