@@ -88,7 +88,7 @@ class DecodeLinks:
         endpoint = call.host, call.port
         link = self._links.get(endpoint)
         if link is None:
-            if len(self._links) >= MAX_LINKS:
+            if len(self._links) >= MAX_LINKS and not self._part():
                 call.answer.give(Refused(503, f"this Prefill serves {MAX_LINKS} Decodes already", again=True))
                 return
             socket = control.connect(self._context, call.port, call.host, incarnation=self._hello.incarnation)
@@ -114,6 +114,16 @@ class DecodeLinks:
     def flush(self) -> None:
         for link in self._links.values():
             link.out.flush()
+
+    def _part(self) -> bool:
+        """Let go of a link that nobody needs now, so that another has its place: whoever asks again is greeted again."""
+        busy = set(self._link_of.values())
+        for link in self._links.values():
+            if not link.pending and link not in busy:
+                del self._links[link.endpoint]
+                self._owner.remove(link.socket)
+                return True
+        return False
 
     def ended(self, run: int, verdict: str, reason: str) -> None:
         """The run is over: answer its call."""

@@ -1,8 +1,8 @@
 """Strangers at every port: what comes to a server that anyone of this machine can reach.
 
-Rules: what a stranger says is drawn from the seed of its visit; nobody of them knows what only our processes tell each other (an
-incarnation, an attempt), and nobody asks for work in good form; each lets go of everything before its visit ends, so none of it may be
-found on the other side afterwards.
+Rules: what a stranger says is drawn from the seed of its visit; it knows what every user of the machine can know (the release, and what
+/status tells: runs and their transfers), and not what only our processes tell each other (an incarnation, an attempt); nobody asks for
+work in good form; each lets go of everything before its visit ends, so none of it may be found on the other side afterwards.
 """
 
 from __future__ import annotations
@@ -11,15 +11,35 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import httpx
 import zmq.asyncio
 
 from tidegate.engine import control
-from tidegate.protocol.messages import VERSION, Abort, Committed, Ready, Revoked, RunFailed, TransferId, encode
+from tidegate.engine.soak.lies import NUMBERS, changed
+from tidegate.protocol.messages import (
+    VERSION,
+    Abort,
+    Blocks,
+    Committed,
+    Message,
+    ReadDone,
+    ReadFailed,
+    Ready,
+    Retire,
+    Retired,
+    Revoked,
+    RunFailed,
+    Start,
+    TransferId,
+    encode,
+)
 
 __all__ = ["Strangers", "memory_addresses"]
 
@@ -42,17 +62,22 @@ class Strangers:
         self._ports, self._prefill = ports, prefill
         self.visits = 0
 
+    @property
+    def kinds(self) -> list[Visit]:
+        """What a visit may be."""
+        return [self._bytes, self._http, self._nearly, self._frames, self._knowing, self._greeting, self._inventing, self._stalling,
+                self._memory]  # fmt: skip
+
     async def come(self, seed: int, seconds: float) -> None:
         """Visit, some side by side, for so long."""
         end = asyncio.get_running_loop().time() + seconds
 
         async def one(number: int) -> None:
             draw = random.Random(f"{seed}/{number}")
-            kinds: list[Visit] = [self._bytes, self._http, self._frames, self._greeting, self._stalling, self._memory]
             while asyncio.get_running_loop().time() < end:
                 # whoever is not let in, or is hung up on, has seen what it came for
-                with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-                    await asyncio.wait_for(draw.choice(kinds)(draw), 30)
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError, httpx.HTTPError):
+                    await asyncio.wait_for(draw.choice(self.kinds)(draw), 30)
                 self.visits += 1
 
         await asyncio.gather(*(one(number) for number in range(AT_ONCE)))
@@ -104,6 +129,27 @@ class Strangers:
         head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
         await self._say(self._ports[role], head.encode(), body)
 
+    async def _nearly(self, draw: random.Random) -> None:
+        """A request of our servers' own with one thing changed: it is of nobody who is served, and for nobody who could be."""
+        params: dict[str, Any] = {
+            "request_id": "cmpl-x-0", "do_remote_prefill": False, "do_remote_decode": True, "remote_engine_id": "d",
+            "remote_host": "127.0.0.1", "remote_port": self._ports["control"], "remote_tp_size": 1, "remote_pcp_size": 1,
+            "remote_dcp_size": 1, "remote_cached_tokens": 0, "attempt": draw.getrandbits(62) + 1,
+            "incarnation": draw.getrandbits(62) + 1, "prompt_digest": "0" * 16,
+        }  # fmt: skip
+        asked = {"do_remote_decode": False, "do_remote_prefill": True, "metaserver": "http://192.0.2.1:9/v1/metaserver"}
+        role, path, body = draw.choice([
+            ("proxy", "/v1/metaserver", params),
+            ("proxy", "/v1/instances", {"role": "decode", "url": "http://192.0.2.1:9", "seconds": 30.0}),
+            ("prefill", "/v1/completions", {"prompt": [1, 2], "max_tokens": 1, "min_tokens": 1, "kv_transfer_params": params}),
+            ("decode", "/v1/completions", {"prompt": [1, 2], "max_tokens": 1, "kv_transfer_params": asked}),
+        ])  # fmt: skip
+        inside = draw.choice([body, *(value for value in body.values() if isinstance(value, dict))])
+        inside[draw.choice([*inside, "x"])] = draw.choice([*NUMBERS, None, True, 0.5, "", "x" * 300, "\x00", [], [[1]], {}, {"x": {}}])
+        async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
+            await client.post(f"http://127.0.0.1:{self._ports[role]}{path}", content=json.dumps(body),
+                              headers={"Content-Type": "application/json", "X-Request-Id": draw.choice(["x", "cmpl-x", "?"])})  # fmt: skip
+
     # ---- the control port -----------------------------------------------------------------------------------------
 
     async def _frames(self, draw: random.Random) -> None:
@@ -121,6 +167,30 @@ class Strangers:
             [control.MESSAGE, bytes(BIG)], [control.MESSAGE, one[:2] + b"\x91" * 9999], [control.HELLO, b'{"x":' + b"[" * 9999],
             [control.HELLO, draw.randbytes(99)], [control.WELCOME, b"{}"],
         ]))  # fmt: skip
+
+    async def _knowing(self, draw: random.Random) -> None:
+        """What is under way, as /status tells it, said by somebody who has met nobody: as it would be true, and changed in one thing."""
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+            text = (await client.get(f"http://127.0.0.1:{self._ports[draw.choice(['decode', 'prefill'])]}/status")).text
+        told = [TransferId(*map(int, one)) for one in re.findall(r"run (\d+) chunk (\d+) layer (\d+) member (\d+)", text)]
+        t = draw.choice(told or [TransferId(draw.getrandbits(62), 1, 1)])
+        slot, epoch, life = draw.randrange(4), draw.randrange(1, 50), draw.getrandbits(62)
+        true: list[Message] = [
+            Ready("x", t.run, t, slot, epoch, life, 0, 8, False), Committed(t), Revoked(t), RunFailed("x", t.run, t.run),
+            Blocks(t.run, t.chunk, t.member, life, 1, bytes(8)), Retired(t.run), ReadDone(t, slot, epoch, life),
+            ReadFailed(t, slot, epoch, life), Abort("x", t.run), Retire("x", t.run), Start("x", t.run, life, 2, (1, 2)),
+        ]  # fmt: skip
+        said, one = [*map(encode, true)], encode(draw.choice(true))
+        await self._multipart([control.MESSAGE, *draw.choice([
+            said, [one[:end] for end in range(len(one))], [changed(draw, message) for message in true for _ in range(20)],
+            said[:1] + [changed(draw, true[0]) for _ in range(99)],
+        ])])  # fmt: skip
+
+    async def _inventing(self, draw: random.Random) -> None:
+        """Lives that there are not, of memory that there is."""
+        for address in memory_addresses(self._prefill()):
+            hello = control.Hello(VERSION, draw.getrandbits(62) + 1, "d" * 16, address)
+            await self._multipart([control.HELLO, control.frame(hello)])
 
     async def _greeting(self, draw: random.Random) -> None:
         """A HELLO that is one, but of another version, or of memory that is nowhere."""

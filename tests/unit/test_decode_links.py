@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import zmq
 
-from tidegate.engine import control
+from tidegate.engine import control, decode_links
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
@@ -150,7 +151,8 @@ def test_a_decode_that_refuses_is_told_to_the_caller_and_met_again_next_time(dig
     assert (answer.status, why in answer.reason, bench.heard) == (503, True, [])
     bench.call(port, attempt=2)
     while not bench.began:  # a HELLO that was said again before the refusal came may lie there still
-        welcome(router)
+        if router.poll(50):
+            welcome(router)
     bench.until("r2")
 
 
@@ -260,3 +262,30 @@ def test_what_is_said_goes_to_the_decode_that_asked(bench: Bench) -> None:
         while (frames := router.recv_multipart())[1] == control.HELLO:
             pass
         assert decode(frames[2]) == Committed(TransferId(run, 1, 1))
+
+
+def served_after_many(bench: Bench) -> Done | Refused:
+    """What a new Decode is told when so many, real ones and strangers, have come and left that all places were taken once."""
+    for attempt in range(2, decode_links.MAX_LINKS + 2):
+        start = Start(f"r{attempt}", attempt, 5, 2, (1, 1))
+        call = Call(start, "127.0.0.1", 40_000 + attempt, Given())  # type: ignore[arg-type]
+        bench.owner.ask(partial(bench.links.call, call))
+        bench.owner.ask(partial(bench.links.cancel, call))
+    router, port = bench.decode()
+    answer = bench.call(port)
+    if not answer.values:
+        welcome(router)
+        bench.until("r1")
+        bench.owner.ask(lambda: bench.links.ended(1, "done", ""))
+    return answer.get()
+
+
+def test_decodes_that_have_left_take_no_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_links, "MAX_LINKS", 3)
+    assert served_after_many(bench) == Done(1)
+
+
+def test_planted_their_places_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_links, "MAX_LINKS", 3)
+    monkeypatch.setattr(DecodeLinks, "_part", lambda self: False)
+    assert served_after_many(bench) == Refused(503, "this Prefill serves 3 Decodes already", again=True)
