@@ -18,7 +18,7 @@ import pytest
 from settings_tools import raw
 from test_ends import TIDEGATE, gone, left, workers
 
-from tidegate.spec.trace_lines import TraceRefused, read_file
+from tidegate.spec.trace_lines import read_file
 
 BAD: dict[str, list[str]] = {
     "--chunk is 0: Prefill's: tokens that are computed in one step, of one request or of several, at least 1": ["--chunk", "0"],
@@ -151,9 +151,8 @@ def test_ctrl_c_leaves_no_process_socket_file_or_shared_memory(moment: str, tmp_
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "interrupted" in said
-    if written.exists():
-        with pytest.raises(TraceRefused, match="cut off"):
-            read_file(written)
+    if written.exists() and written.read_bytes():
+        assert not read_file(written).ended, "the judge will say of it that it died"
     assert gone(pids)
     assert not left(tmp_path)
     assert not sockets_of(pids)
