@@ -24,7 +24,7 @@ __all__ = ["PairWorld", "pair_bounds"]
 
 def pair_bounds(rng: random.Random) -> Bounds:
     """As `mixed_bounds`, of one rank a side."""
-    return replace(mixed_bounds(rng), members=1, indexer_blocks=1)
+    return replace(mixed_bounds(rng), members=1, decode_ranks=1, indexer_blocks=1)
 
 
 class PairWorld(World):

@@ -177,8 +177,8 @@ class Strangers:
         slot, epoch, life = draw.randrange(4), draw.randrange(1, 50), draw.getrandbits(62)
         true: list[Message] = [
             Ready("x", t.run, t, slot, epoch, life, 0, 8, False), Committed(t), Revoked(t), RunFailed("x", t.run, t.run),
-            Blocks(t.run, t.chunk, t.member, life, 1, bytes(8)), Retired(t.run), ReadDone(t, slot, epoch, life),
-            ReadFailed(t, slot, epoch, life), Abort("x", t.run), Retire("x", t.run), Start("x", t.run, life, 2, (1, 2)),
+            Blocks(t.run, t.chunk, t.member, life, 1, bytes(8)), Retired(t.run), ReadDone(t, slot, epoch, life, life),
+            ReadFailed(t, slot, epoch, life, life), Abort("x", t.run), Retire("x", t.run), Start("x", t.run, life, 2, (1, 2)),
         ]  # fmt: skip
         said, one = [*map(encode, true)], encode(draw.choice(true))
         await self._multipart([control.MESSAGE, *draw.choice([

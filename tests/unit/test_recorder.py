@@ -144,7 +144,8 @@ def test_events_are_kept_of_a_process_that_is_killed(tmp_path, traced):
     assert subprocess.run(command, env=os.environ | {"TIDEGATE_TRACES": str(kept)}, check=False).returncode == 9
     (path,) = kept.glob("*/decode-0.jsonl")
     assert [line["kind"] for line in read_lines(path)] == ["header", "event"]
-    assert [line["kind"] for path in trace.iterdir() for line in read_lines(path)] == (["header"] if traced else [])
+    told = [line["kind"] for path in trace.iterdir() for line in read_lines(path)]
+    assert told == (["header", "event", "attend_begin"] if traced else [])
 
 
 def test_a_process_with_other_code_than_the_products_keeps_no_events(tmp_path):
