@@ -54,12 +54,14 @@ NEVER_ASKED = {"PhysicalBuffer.CanWrite#2": "retry", "Transfer.CanRevoke#1": "le
 computes in one thread, run after run, and keeps leases of held transfers only, so it asks neither where it would say no."""
 RECORD_ONLY = ("Transfer.CanFail#1",)
 """Without it a verdict changes its name after its end; every message, effect and byte stays the same, so no run can show it."""
+TO_THE_DEAD = {"Transfer.CanLose#1": "explore-crash-decode"}
+"""Without it a report of a dead Decode that comes late is answered with a second verdict; but whoever would hear it is dead."""
 IDLE = {e.name for e in mutant_table.read() if e.kind in DEFENCE} & mutants().keys() - HARMFUL.keys() | {"ContributorGroup.CanSucceed#1"}
 """Defence in depth: at one rank a side nothing can tell whether they are there; tla/mutants.toml has the reason of each."""
 
 
 def test_every_conjunct_has_its_place_here() -> None:
-    assert sorted(mutants()) == sorted([*HARMFUL, *NEVER_ASKED, *RECORD_ONLY, *IDLE])
+    assert sorted(mutants()) == sorted([*HARMFUL, *NEVER_ASKED, *RECORD_ONLY, *TO_THE_DEAD, *IDLE])
 
 
 @pytest.mark.parametrize("name", NEVER_ASKED)
@@ -77,6 +79,14 @@ def test_nobody_outside_can_tell_whether_it_is_there(name: str, configuration: s
     outcome = lockstep(model.bounds, mutants()[name].module, mutants()[name].conjunct.guard, mutants()[name].python())
     assert outcome.difference == ""
     assert outcome.pairs >= model.states
+
+
+@pytest.mark.parametrize("name", TO_THE_DEAD)
+def test_only_the_dead_would_hear_what_it_prevents(name: str) -> None:
+    (model,) = configurations([TO_THE_DEAD[name]])
+    outcome = lockstep(model.bounds, mutants()[name].module, mutants()[name].conjunct.guard, mutants()[name].python())
+    first = r"\('READ_(DONE|FAILED)', \([\d, ]+\), 1\)"  # of the first life of Decode, which is the one that dies
+    assert re.search(f"after \\('Deliver', {first}, .*two verdicts", outcome.difference)
 
 
 @pytest.mark.parametrize("mutant", HARMFUL if LONG else QUICK)
