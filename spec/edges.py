@@ -10,7 +10,7 @@ functions themselves, wherever they are called, and by nothing that a session sa
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +23,7 @@ from tidegate.spec.emit import snake
 from tidegate.spec.errors import SpecError
 from tidegate.spec.paths import root
 
-__all__ = ["Edge", "edges", "machines", "walking"]
+__all__ = ["Edge", "edges", "label", "machines", "shape", "walking"]
 
 _blocks: list[set[Edge]] = []  # the one that is open, if any
 
@@ -73,6 +73,17 @@ def _kind(argument: Any) -> str:
     return ("some" if argument else "none") if isinstance(argument, Set) else ""
 
 
+def shape(state: Any) -> str:
+    """A state's shape; slowly, where only a few are asked about."""
+    return _shape(type(state), _shaper(type(state))(state))
+
+
+def label(op: str, arguments: Sequence[Any]) -> str:
+    """An event's label."""
+    kinds = ", ".join(filter(None, map(_kind, arguments)))
+    return f"{op}({kinds})" if kinds else op
+
+
 def _noting(machine: str, op: str, module: ModuleType, walked: set[Edge]) -> Callable[..., Any]:
     real, kind = getattr(module, op), module.State
     parts, known = _shaper(kind), set[Any]()
@@ -82,8 +93,7 @@ def _noting(machine: str, op: str, module: ModuleType, walked: set[Edge]) -> Cal
         key = (parts(state), parts(after), tuple([_kind(a) for a in arguments]))
         if key not in known:
             known.add(key)
-            kinds = ", ".join(filter(None, key[2]))
-            walked.add(Edge(machine, _shape(kind, key[0]), f"{op}({kinds})" if kinds else op, _shape(kind, key[1])))
+            walked.add(Edge(machine, _shape(kind, key[0]), label(op, arguments), _shape(kind, key[1])))
         return after
 
     return step

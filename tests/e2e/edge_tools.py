@@ -43,25 +43,30 @@ class Shape:
     attend: Slow = MIXED
 
 
+LONG_READ = (1.2, 0.02)
+"""Longer than a lease."""
+UNSAID = {"ABORT": 0.8, "READ_FAILED": 0.8, "RETIRED": 0.4}
+"""Prefill goes on with what Decode has given up, and hears of it by RETIRE."""
 SHAPES = (
     Shape(  # attention goes on while the next chunk is claimed
-        layers=1, ahead=True, lease=0.25, requests=12, chunks=(2, 5), fail=0.03, lose=0.15,
-        read=((0.15, 0.2), (0.05, 0.2)), save=((0.12, 0.6),), attend=((0.2, 0.4),),
+        layers=1, ahead=True, lease=0.8, requests=24, chunks=(2, 5), fail=0.06, lose=0.1, more={"RETIRED": 0.4},
+        read=(LONG_READ, (0.15, 0.2), (0.05, 0.2)), save=((0.3, 0.2), (0.12, 0.3)), attend=((0.3, 0.6),),
     ),
     Shape(  # whoever gave up says so late, and may have read everything
-        layers=1, ahead=False, lease=0.0, requests=14, chunks=(1, 3), fail=0.03, lose=0.3,
-        more={"ABORT": 0.9, "READ_DONE": 0.7, "RETIRE": 0.1, "RETIRED": 0.7},
+        layers=1, ahead=False, lease=0.0, requests=28, chunks=(1, 2), fail=0.02, lose=0.2,
+        more={"ABORT": 0.95, "READ_DONE": 0.85, "RETIRE": 0.0, "RETIRED": 0.8},
     ),
     Shape(  # a slot waits for its run's next chunk
-        layers=2, ahead=False, lease=0.0, requests=8, chunks=(3, 6), fail=0.02, lose=0.1,
+        layers=2, ahead=False, lease=0.0, requests=16, chunks=(3, 6), fail=0.04, lose=0.1, more=UNSAID,
         read=((0.25, 0.15), (0.1, 0.2)), save=((0.12, 0.6),), attend=((0.1, 0.4),),
     ),
     Shape(  # a slot is claimed while another layer computes
-        layers=2, ahead=True, lease=0.25, requests=8, chunks=(3, 6), fail=0.02, lose=0.1,
+        layers=2, ahead=True, lease=0.0, requests=16, chunks=(3, 6), fail=0.04, lose=0.1, more=UNSAID,
         read=((0.25, 0.15), (0.1, 0.2)), save=((0.12, 0.6),), attend=((0.2, 0.4),),
     ),
-    Shape(  # likewise, and another layer's slot is loaded for every chunk
-        layers=2, shared=True, ahead=True, lease=0.25, requests=8, chunks=(3, 6), fail=0.03, lose=0.2,
+    Shape(  # likewise, and the other layer's slot is loaded for every chunk
+        layers=2, shared=True, ahead=True, lease=0.8, requests=12, chunks=(3, 6), fail=0.02, lose=0.1, more=UNSAID,
+        read=(LONG_READ, *MIXED),
     ),
 )  # fmt: skip
 SAID = ("ABORT", "READ_DONE", "READ_FAILED", "RETIRE"), ("READY", "COMMITTED", "REVOKED", "RUN_FAILED", "RETIRED")
@@ -95,10 +100,10 @@ def overlapping(seed: int) -> RunConfig:
     lengths = [draw.randint(*shape.chunks) * CHUNK - draw.randint(0, CHUNK - 1) for _ in range(shape.requests)]
     return RunConfig(
         requests=tuple(Request(f"r{n}", tuple(TEXT[n : n + length])) for n, length in enumerate(lengths)),
-        chunk=CHUNK, block_size=16, hot_buffer=16, new_tokens=3, poison=True, resend_seconds=0.1, concurrency=4, deadline_seconds=4.0,
+        chunk=CHUNK, block_size=16, hot_buffer=16, new_tokens=3, poison=True, resend_seconds=0.1, concurrency=4, deadline_seconds=60.0,
         shared_buffers=1 if shape.shared else None, independent_layers=(-1,) if shape.shared else "all",
         prefetch_layers=None if shape.ahead else 0, read_lease=shape.lease,
         model=MODEL | {"dtype": "float32", "num_hidden_layers": shape.layers, "first_k_dense_replace": shape.layers},
-        abort_after={f"r{n}": draw.uniform(0.05, 1.5) for n in range(0, shape.requests, 2)},
+        abort_after={f"r{n}": draw.uniform(0.05, 3.0) for n in range(0, shape.requests, 2)},
         prefill_faults=_specs(draw, shape, 1), decode_faults=_specs(draw, shape, 0),
     ).checked()  # fmt: skip

@@ -34,12 +34,11 @@ def judged(seed: int) -> None:
     result = run_pair(c, timeout=300)
     wrong = [one.request for n, one in enumerate(compare(c, result)) if result.results[n].ok and not one.equal]
     assert not wrong, f"run {seed}: wrong answers to {wrong}"
-    prefill, decode = result.stats["prefill"], result.stats["decode"]
-    free = {"slots": prefill["slots_free"], "blocks of Prefill": prefill["blocks_free"], "blocks of Decode": decode["blocks_free"]}
-    due = {"slots": prefill["slots"], "blocks of Prefill": prefill["blocks"], "blocks of Decode": decode["blocks"]}
-    assert free == due, f"run {seed}: something was not given back"
+    decode = result.stats["decode"]  # Prefill is stopped at once, and may not have heard of every end: the soak waits for its rest
+    assert (decode["places_free"], decode["blocks_free"]) == (decode["places"], decode["blocks"]), f"run {seed}: not all was given back"
 
 
+@pytest.mark.timeout(1800)  # more runs, where one walks little: on a machine that has other things to do
 def test_every_edge_that_a_pair_can_reach_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the runs of the tests before this one, where they were kept, and by those made here, two at a time."""
     kept = os.environ.get(FOLDER)

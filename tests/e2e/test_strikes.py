@@ -1,0 +1,66 @@
+"""Kills, stops, cuts, lost and doubled messages before and after edges of the machines, and at random steps: a sample; all of it is
+`strike_runs`, which `make test-long` runs."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from edge_tools import SHAPES
+from strike import ANY, Strike
+from strike_runs import one_run, random_strikes, role_of, schedule
+
+SEED = int(os.environ.get("TIDEGATE_SEED") or random.SystemRandom().randrange(1 << 32))
+
+
+def both(*strikes: Strike) -> dict[str, list[Strike]]:
+    return {role: [s for s in strikes if role_of(s) == role] for role in ("prefill", "decode")}
+
+
+def test_the_schedule_has_every_fault_before_and_after_every_edge() -> None:
+    every = schedule()
+    edges = {s.edge for s in every}
+    assert len(edges) > 150
+    assert len(every) == len(set(every)) == 8 * len(edges)
+    assert {role_of(s) for s in every} == {"prefill", "decode"}
+
+
+def test_a_sample_at_edges() -> None:
+    """One kill, and what a run survives beside it."""
+    draw = random.Random(SEED)
+    every = schedule()
+    kill = draw.choice([s for s in every if s.fault == "kill"])
+    sample, run = [kill, *draw.sample([s for s in every if s.fault != "kill"], 12)], draw.randrange(len(SHAPES))
+    happened, wrong = one_run(both(*sample), run)
+    assert not wrong, f"TIDEGATE_SEED={SEED}: run {run} with {'; '.join(map(str, happened))}: {wrong}"
+
+
+def test_a_sample_at_random_steps() -> None:
+    """Nobody is killed, so everybody has to come to rest."""
+    draw = random.Random(SEED + 1)
+    strikes, run = random_strikes(draw, kill=False), draw.randrange(1000)
+    happened, wrong = one_run(strikes, run)
+    assert not wrong, f"TIDEGATE_SEED={SEED}: run {run} with {'; '.join(map(str, happened))}: {wrong}"
+    assert happened
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"] if os.environ.get("TIDEGATE_LONG") else ["decode"])
+def test_planted_a_worker_that_ends_by_itself_is_found(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, and nobody says that it was to be: the verdict is not excused."""
+    monkeypatch.setattr("strike_runs.struck", lambda path: [])
+    _, wrong = one_run({role: [Strike(ANY, "after", "kill", 40)]}, 0)
+    assert f"the run failed: the {role} worker was killed by SIGKILL" in wrong
+
+
+def test_planted_what_a_run_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = __import__("strike_runs")._verdict
+
+    def leaves(*arguments: object) -> str:
+        (Path(os.environ["TIDEGATE_SHARED_MEMORY"]) / "tidegate-left").touch()
+        return str(real(*arguments))
+
+    monkeypatch.setattr("strike_runs._verdict", leaves)
+    _, wrong = one_run({"prefill": [Strike(ANY, "before", "kill", 5)]}, 0)
+    assert wrong == "files are left: tidegate-left"
