@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
+from random import Random
 
 import pytest
 from edge_tools import SHAPES
 from strike import ANY, Strike
 from strike_runs import one_run, random_strikes, role_of, schedule
 
-SEED = int(os.environ.get("TIDEGATE_SEED") or random.SystemRandom().randrange(1 << 32))
+SEED = int(os.environ.get("TIDEGATE_SEED") or 2026)
+"""Of the sample: what it strikes at is the same each time, when it strikes is not."""
 
 
 def both(*strikes: Strike) -> dict[str, list[Strike]]:
@@ -29,7 +30,7 @@ def test_the_schedule_has_every_fault_before_and_after_every_edge() -> None:
 
 def test_a_sample_at_edges() -> None:
     """One kill, and what a run survives beside it."""
-    draw = random.Random(SEED)
+    draw = Random(SEED)
     every = schedule()
     kill = draw.choice([s for s in every if s.fault == "kill"])
     sample, run = [kill, *draw.sample([s for s in every if s.fault != "kill"], 12)], draw.randrange(len(SHAPES))
@@ -39,7 +40,7 @@ def test_a_sample_at_edges() -> None:
 
 def test_a_sample_at_random_steps() -> None:
     """Nobody is killed, so everybody has to come to rest."""
-    draw = random.Random(SEED + 1)
+    draw = Random(SEED + 1)
     strikes, run = random_strikes(draw, kill=False), draw.randrange(1000)
     happened, wrong = one_run(strikes, run)
     assert not wrong, f"TIDEGATE_SEED={SEED}: run {run} with {'; '.join(map(str, happened))}: {wrong}"
