@@ -80,12 +80,9 @@ class Deeds:
                     await self._fill(deed)
 
     async def _kill(self, life: Life, deed: Deed) -> None:
-        """Decode reads from the next life of a Prefill; a Prefill does not know a Decode's next life: it goes shortly after it."""
-        dead = ["decode", "prefill"] if deed.role == "decode" else [deed.role]
-        for number, role in enumerate(dead):
-            await asyncio.sleep(deed.seconds / 4 if number else 0)
-            self._fleet.kill(role)
-        await self._fleet.start(life, dead)
+        """One process alone: the others go on, and serve the one that comes in its place."""
+        self._fleet.kill(deed.role)
+        await self._fleet.start(life, [deed.role])
 
     async def _stop(self, deed: Deed) -> None:
         self._fleet.signal(deed.role, signal.SIGSTOP)
