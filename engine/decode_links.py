@@ -2,8 +2,8 @@
 
 Rules: a START reaches the session only after that very life of Decode has answered WELCOME, so it holds the layout; a START of a
 life that is over, or of a Decode that refuses or does not answer, is answered with an error and begins no run; what a run has to say
-goes to the endpoint that asked for it, and only from there are reports about it heard; each call is answered once.  Owner's thread
-only.
+goes to the endpoint that asked for it, and only from there are reports about it heard; each call is answered once; nobody is told who
+this Prefill is at a port that another user has opened.  Owner's thread only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tidegate.engine import control
 from tidegate.engine.fault_spec import MessageFaults
 from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
+from tidegate.engine.listeners import why_foreign
 from tidegate.engine.noise import Noise
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
@@ -90,6 +91,9 @@ class DecodeLinks:
         if link is None:
             if len(self._links) >= MAX_LINKS and not self._part():
                 call.answer.give(Refused(503, f"this Prefill serves {MAX_LINKS} Decodes already", again=True))
+                return
+            if why := why_foreign(call.host, call.port):
+                call.answer.give(Refused(503, f"Decode at {call.host}:{call.port} is not asked: {why}", again=True))
                 return
             socket = control.connect(self._context, call.port, call.host, incarnation=self._hello.incarnation)
             link = self._links[endpoint] = Link(endpoint, socket, self._faults.noise())

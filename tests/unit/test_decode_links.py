@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -14,6 +19,7 @@ from tidegate.engine import control, decode_links
 from tidegate.engine.decode_links import DecodeLinks
 from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
+from tidegate.engine.listeners import why_foreign
 from tidegate.engine.owner import Owner
 from tidegate.protocol.effects import Effect, RunStarted
 from tidegate.protocol.errors import RemoteProtocolError
@@ -267,10 +273,11 @@ def test_what_is_said_goes_to_the_decode_that_asked(bench: Bench) -> None:
 def served_after_many(bench: Bench) -> Done | Refused:
     """What a new Decode is told when so many, real ones and strangers, have come and left that all places were taken once."""
     for attempt in range(2, decode_links.MAX_LINKS + 2):
-        start = Start(f"r{attempt}", attempt, 5, 2, (1, 1))
-        call = Call(start, "127.0.0.1", 40_000 + attempt, Given())  # type: ignore[arg-type]
-        bench.owner.ask(partial(bench.links.call, call))
-        bench.owner.ask(partial(bench.links.cancel, call))
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            start = Start(f"r{attempt}", attempt, 5, 2, (1, 1))
+            call = Call(start, "127.0.0.1", silent.getsockname()[1], Given())  # type: ignore[arg-type]
+            bench.owner.ask(partial(bench.links.call, call))
+            bench.owner.ask(partial(bench.links.cancel, call))
     router, port = bench.decode()
     answer = bench.call(port)
     if not answer.values:
@@ -289,3 +296,68 @@ def test_planted_their_places_are_kept(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(decode_links, "MAX_LINKS", 3)
     monkeypatch.setattr(DecodeLinks, "_part", lambda self: False)
     assert served_after_many(bench) == Refused(503, "this Prefill serves 3 Decodes already", again=True)
+
+
+# ---- ports of strangers -----------------------------------------------------------------------------------------------
+
+NOBODY = 65534
+STRANGER = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    server.setblocking(False)
+    try:
+        print(server.accept()[0].recv(1000))
+    except BlockingIOError:
+        print("nobody came")
+"""
+
+
+@contextmanager
+def stranger() -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Another user's process that listens at the port."""
+    argv = [sys.executable, "-I", "-c", STRANGER, str(NOBODY)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline()), process
+        process.kill()
+
+
+def asked(bench: Bench, port: int) -> str:
+    """What a START that names that port is answered."""
+    answer = bench.call(port).get()
+    assert isinstance(answer, Refused)
+    assert (answer.status, answer.again, bench.links.waiting) == (503, True, 0)
+    return answer.reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_start_that_names_a_port_of_another_user_tells_him_nothing(bench: Bench) -> None:
+    with stranger() as (port, process):
+        assert asked(bench, port) == f"Decode at 127.0.0.1:{port} is not asked: user {NOBODY} listens there, this server is user 0's"
+        assert process.communicate("\n")[0] == "nobody came\n"
+    router, own = bench.decode()
+    bench.call(own)
+    welcome(router)
+    bench.until("r1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_planted_a_prefill_that_does_not_look_tells_him(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_links, "why_foreign", lambda host, port: "")
+    bench = Bench(limit=0.2)
+    with stranger() as (port, process):
+        assert "has not answered the handshake" in asked(bench, port)
+        assert "nobody came" not in process.communicate("\n")[0]
+    bench.close()
+
+
+def test_a_port_that_is_free_is_not_waited_for(bench: Bench) -> None:
+    router, port = bench.decode()
+    bench.routers.remove(router)
+    router.close(linger=0)
+    while not why_foreign("127.0.0.1", port):  # the library closes it in a thread of its own
+        pass
+    assert asked(bench, port) == f"Decode at 127.0.0.1:{port} is not asked: nobody listens there"
