@@ -12,6 +12,7 @@ import ipaddress
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -64,11 +65,22 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecodeParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Proxy to Decode: have it prefilled remotely; say where at `metaserver`."""
+    """Proxy to Decode: have it prefilled remotely; say where at `metaserver`.
+
+    prompt_indices: which of the client's prompts these are, ascending; empty for all of them.
+    """
 
     do_remote_decode: Literal[False]
     do_remote_prefill: Literal[True]
     metaserver: Annotated[str, Meta(max_length=2000)]
+    prompt_indices: list[Annotated[int, Meta(ge=0, lt=MAX_PROMPTS)]] = []
+
+    def indices(self, count: int) -> list[int]:
+        """Of each of the `count` prompts that came with it; Refusal (400) if it names others."""
+        found = self.prompt_indices or [*range(count)]
+        if len(found) != count or any(a >= b for a, b in pairwise(found)):
+            raise Refusal(400, f"prompt_indices is {found}: one for each of the {count} prompts, ascending, or left out")
+        return found
 
 
 class PrefillParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

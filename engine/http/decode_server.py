@@ -83,15 +83,17 @@ class DecodeServer:
             raise Refusal(400, f"X-Request-Id is {name[:200]!r}: requests come through the proxy, which names them")
         body, prompts = await self.server.body(request, self._read)
         url, count = body.kv_transfer_params.metaserver, self.limits.asked(body.max_tokens)
-        asks = [Ask(child(name, index), tokens, count, url, Answer()) for index, tokens in enumerate(prompts)]
+        asks = [Ask(child(name, index), tokens, count, url, Answer()) for index, tokens in prompts.items()]
         answers = await while_connected(request, self._all(asks))
-        return json_response(self._completion(name, body.model, asks, answers), 200, name)
+        return json_response(self._completion(name, body.model, asks, dict(zip(prompts, answers, strict=True))), 200, name)
 
-    def _read(self, data: bytes) -> tuple[DecodeRequest, list[tuple[int, ...]]]:
-        """A body, and the token ids of each prompt."""
+    def _read(self, data: bytes) -> tuple[DecodeRequest, dict[int, tuple[int, ...]]]:
+        """A body, and the token ids of each prompt, by its index."""
         body = parse(data, DecodeRequest)
         checked_url(body.kv_transfer_params.metaserver)
-        return body, [self.limits.tokens_of(prompt) for prompt in prompts_of(body)]
+        prompts = prompts_of(body)
+        indices = body.kv_transfer_params.indices(len(prompts))
+        return body, {index: self.limits.tokens_of(prompt) for index, prompt in zip(indices, prompts, strict=True)}
 
     async def _all(self, asks: list[Ask]) -> list[list[int]]:
         """Every ask's tokens; when one fails, or the client leaves, the rest is cancelled."""
@@ -110,9 +112,9 @@ class DecodeServer:
             raise answer.refusal(one.request)
         return answer.tokens
 
-    def _completion(self, name: str, model: str, asks: list[Ask], answers: list[list[int]]) -> Completion:
-        choices = [Choice(index, self.limits.text.decode(tokens), tokens) for index, tokens in enumerate(answers)]
-        asked, made = sum(len(one.prompt) for one in asks), sum(map(len, answers))
+    def _completion(self, name: str, model: str, asks: list[Ask], answers: dict[int, list[int]]) -> Completion:
+        choices = [Choice(index, self.limits.text.decode(tokens), tokens) for index, tokens in answers.items()]
+        asked, made = sum(len(one.prompt) for one in asks), sum(map(len, answers.values()))
         return Completion(f"cmpl-{name}", int(time.time()), model, choices, Usage(asked, made, asked + made))
 
     def announce(self, url: str, params: PrefillParams, on_failed: Callable[[Refused], None], copies: int = 1) -> None:

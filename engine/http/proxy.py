@@ -1,10 +1,10 @@
 """The proxy: takes completions, has Decode answer them, and, when Decode says so, has a Prefill compute the prompt.
 
-Rules: a request's name is the proxy's own and never repeats, whatever the client calls it; the client gets one answer, which is
-Decode's, whole; one announcement (prompt, attempt) is one dispatch, however often it is posted and whoever waits for it; a dispatch
-lives no longer than the request, and ends when a later attempt of its prompt is announced; servers may join and leave while it runs, and
-one that joined is forgotten when it is silent for the time it named; the proxy never decides anything about bytes: a START that is
-lost, late or doubled is borne by the sessions.
+Rules: a request's name is the proxy's own and never repeats, whatever the client calls it; the client gets one answer, whole: what the
+Decodes say that its prompts are spread over; one announcement (prompt, attempt) is one dispatch, however often it is posted and whoever
+waits for it; a dispatch lives no longer than the request, and ends when a later attempt of its prompt is announced; servers may join and
+leave while it runs, and one that joined is forgotten when it is silent for the time it named; the proxy never decides anything about
+bytes: a START that is lost, late or doubled is borne by the sessions.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tidegate.engine.http.bodies import (
 from tidegate.engine.http.errors import Refusal, error_of
 from tidegate.engine.http.metrics import Sample, metrics
 from tidegate.engine.http.server import WORK, HttpServer, json_response, while_connected
+from tidegate.engine.http.spreading import all_or_none, merged, parsed, shares
 from tidegate.engine.waiting import LIMIT, Status, Wait
 
 __all__ = ["Proxy", "ProxyConfig"]
@@ -130,20 +131,22 @@ class Proxy:
         return f"{given or 'r'}-{secrets.token_hex(8)}"
 
     async def _answer(self, name: str, entry: Entry) -> Response:
-        params = DecodeParams(False, True, f"{self.server.url}/v1/metaserver")
-        body = DecodeRequest(**msgspec.structs.asdict(entry.body), kv_transfer_params=params)
-        _, response = await self._ask(self.decoders, body, name)
+        parts = shares(entry.prompts, len(self.decoders.urls))
+        answers = await all_or_none([self._share(name, entry, share) for share in parts])
+        return json_response(merged(answers), 200, name)
+
+    async def _share(self, name: str, entry: Entry, share: list[int]) -> Completion:
+        """A Decode's answer to those prompts."""
+        params, fields = DecodeParams(False, True, f"{self.server.url}/v1/metaserver"), msgspec.structs.asdict(entry.body)
+        if len(share) < len(entry.prompts):
+            params = msgspec.structs.replace(params, prompt_indices=share)
+            fields["prompt"] = [entry.prompts[index] for index in share]
+        _, response = await self._ask(self.decoders, DecodeRequest(**fields, kv_transfer_params=params), name)
         if response.status_code != 200:
             refusal = error_of(response.status_code, response.content)
             refusal.request_id = refusal.request_id or name
             raise refusal
-        try:
-            answered = [choice.index for choice in msgspec.json.decode(response.content, type=Completion).choices]
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Refusal(502, f"Decode answered with no completion: {error}", name) from None
-        if answered != list(range(len(entry.prompts))):
-            raise Refusal(502, f"Decode answered prompts {answered}, asked were {len(entry.prompts)}", name)
-        return Response(response.content, 200, {"X-Request-Id": name}, "application/json")
+        return parsed(response.content, share, name)
 
     async def _ask(self, servers: Servers, body: object, request_id: str) -> tuple[str, httpx.Response]:
         url, response = await ask(self.server.client, servers, "/v1/completions", body, retries=self.retries, request_id=request_id)

@@ -52,9 +52,15 @@ class Serving:
 
     def new_prefill(self, lines: Any = None) -> tuple[Worker, str]:
         """One more, and where it is; the caller ends it."""
+        return self.new_worker("prefill", self.config, lines)
+
+    def new_worker(self, role: str, config: RunConfig, lines: Any = None) -> tuple[Worker, str]:
+        """Likewise, of either role."""
         lines = queue.Queue() if lines is None else lines
-        worker = Worker("prefill", worker_argv("prefill"), self.config, lines)
-        return worker, f"http://127.0.0.1:{lines.get(timeout=60)[1].http_port}"
+        worker = Worker(role, worker_argv(role), config, lines)
+        while (line := lines.get(timeout=60)[1]).kind != "ready":
+            pass
+        return worker, f"http://127.0.0.1:{line.http_port}"
 
     def post(self, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
         """A completion, by way of the proxy."""

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from pair_tools import MODEL, TEXT, config, run
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
-from tidegate.engine.config import Request, RunConfig
+from tidegate.engine.config import GIB, Request, RunConfig
 from tidegate.engine.model import Model, ModelConfig, ResidentKV, reference_prefill, save_checkpoint
 from tidegate.engine.pair import PairResult
 from tidegate.engine.recorder import content_tag
@@ -63,6 +64,24 @@ def test_drafts_save_forwards_and_change_nothing(folder: Path, p_tp: int, d_tp: 
     stats = result.stats["decode"]
     assert 0 < stats["accepted"] < stats["drafted"], "some drafts come true, and some are refused"
     assert stats["forwards"] + stats["accepted"] == len(c.requests) * c.new_tokens
+
+
+@pytest.mark.parametrize(("d_tp", "preempt_after"), [(1, 3), *([(1, 1), (2, 2)] if LONG else [])])
+def test_requests_that_draft_take_turns(folder: Path, d_tp: int, preempt_after: int) -> None:
+    """Six requests, places for two, and blocks for the longest and little else: who gives way in the midst of drafts goes on with the
+    bits that it gets alone."""
+    prompts = (TEXT[:150], TEXT[7:10], TEXT[:96] + OTHER, TEXT[3:20], TEXT[50:190], TEXT[20:29])
+    c = drafting(folder, requests=tuple(Request(f"r{n}", tuple(prompt)) for n, prompt in enumerate(prompts)), concurrency=2,
+                 preempt_after=preempt_after, d_tp=d_tp, p_tp=d_tp)  # fmt: skip
+    c = msgspec.structs.replace(c, host_memory_gib=(c.request_blocks + 3) * c.block_bytes / GIB).checked()
+    result, compared = run(c)
+    assert len(compared) == len(prompts)
+    assert all(one.equal for one in compared), compared
+    stats = result.stats["decode"]
+    assert stats["preempted"] > 0
+    assert stats["dropped"] > 0
+    assert 0 < stats["accepted"] < stats["drafted"]
+    assert stats["places_free"] == stats["places"] == c.concurrency
 
 
 def test_a_row_that_looks_ahead_is_reused_only_where_the_next_token_is_the_same(folder: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
 from pair_tools import TEXT, config, run
+from serving_tools import serving
 
 from tidegate.engine.config import GIB, Request, RunConfig
+from tidegate.engine.pool_keys import pool_objects
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
 
@@ -46,3 +49,24 @@ def test_requests_take_turns(count: int, longest: int, changes: dict[str, Any]) 
     assert decode["places_free"] == decode["places"] == c.concurrency
     assert prefill["blocks_free"] == prefill["blocks"]
     assert prefill["slots_free"] == prefill["slots"]
+
+
+def test_metrics_count_turns_where_they_happen() -> None:
+    """Long prompts more than either side has blocks for, among short ones that want a place on Decode."""
+    prompts = [list(TEXT[7 * i : 7 * i + length]) for i, length in enumerate((300, 150, 160, 20, 7, 12, 9, 290, 140))]
+    c = config(chunk=48, num_blocks=19, pool_blocks=5 * pool_objects(300, 16, 48) // 2, concurrency=3, prefill_preempt_after=48,
+               prefill_lanes=2, step_tokens=96, preempt_after=2, new_tokens=20,
+               requests=(Request("longest", tuple(prompts[0])),))  # fmt: skip
+    c = msgspec.structs.replace(c, host_memory_gib=(3 * c.request_blocks // 2 + 1) * c.block_bytes / GIB).checked()
+    names = [f"tidegate_{name}_total" for name in ("preemptions", "resumptions", "gave_way")]
+    with serving(c) as servers:
+        assert not any(servers.figure(role, name) for role in ("prefill", "decode") for name in names)
+        assert servers.post(prompt=prompts[0]).status_code == 200
+        assert not any(servers.figure(role, name) for role in ("prefill", "decode") for name in names), "nobody waited"
+        with ThreadPoolExecutor(len(prompts)) as clients:
+            assert [one.status_code for one in clients.map(lambda prompt: servers.post(prompt=prompt), prompts)] == [200] * len(prompts)
+        counted = {role: [servers.figure(role, name) for name in names] for role in ("prefill", "decode")}
+        assert all(count > 0 for counts in counted.values() for count in counts), counted
+        stats = servers.stop()
+    assert counted["decode"] == [stats["decode"][name] for name in ("preempted", "preempted", "dropped")]
+    assert counted["prefill"] == [stats["prefill"][name] for name in ("preempted", "resumed", "gave_way")]

@@ -19,6 +19,7 @@ from tidegate.engine.http.asking import Retries, Servers
 from tidegate.engine.http.bodies import (
     Completion,
     CompletionRequest,
+    DecodeParams,
     DecodeRequest,
     Delivered,
     PrefillParams,
@@ -29,6 +30,7 @@ from tidegate.engine.http.bodies import (
     prompts_of,
 )
 from tidegate.engine.http.errors import ErrorBody, Refusal, error_of
+from tidegate.engine.http.spreading import shares
 
 PARAMS = {
     "request_id": "cmpl-a-0", "do_remote_prefill": False, "do_remote_decode": True, "remote_engine_id": "decode-1f",
@@ -46,6 +48,26 @@ def body(**fields: Any) -> bytes:
 ])  # fmt: skip
 def test_a_prompt_is_text_or_ids_or_a_list_of_either(prompt: Any, found: list[Any]) -> None:
     assert prompts_of(parse(body(prompt=prompt), CompletionRequest)) == found
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.integers(0, 6))
+def test_shares_hold_every_prompt_once_and_are_alike(lengths: list[int], count: int) -> None:
+    found = shares([[0] * length for length in lengths], count)
+    assert sorted(index for share in found for index in share) == list(range(len(lengths)))
+    assert all(share == sorted(share) for share in found)
+    assert len(found) == max(1, min(count, len(lengths)))
+    sizes, sums = [len(share) for share in found], [sum(lengths[index] for index in share) for share in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sums) - min(sums) <= max(lengths)
+
+
+@pytest.mark.parametrize("given", [[0], [0, 0], [1, 0], [0, 1, 2]])
+def test_indices_are_one_for_each_prompt_and_ascending(given: list[int]) -> None:
+    params = DecodeParams(False, True, "http://127.0.0.1:1/v1/metaserver")
+    assert params.indices(2) == [0, 1]
+    assert msgspec.structs.replace(params, prompt_indices=[3, 7]).indices(2) == [3, 7]
+    with pytest.raises(Refusal, match="one for each of the 2 prompts, ascending"):
+        msgspec.structs.replace(params, prompt_indices=given).indices(2)
 
 
 REFUSED = [
