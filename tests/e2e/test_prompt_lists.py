@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+import torch
 from pair_tools import TEXT, config
 from serving_tools import JSON, Serving, serving
 
@@ -21,16 +23,26 @@ from tidegate.engine.http.proxy import Proxy, ProxyConfig
 from tidegate.engine.model import Model, reference_generate
 
 LENGTHS = (90, 3, 41, 1, 88, 64, 17)
+NEW, CHUNK = 3, 48
 
 
 def prompts() -> list[list[int]]:
     return [list(TEXT[7 * n : 7 * n + length]) for n, length in enumerate(LENGTHS)]
 
 
+@cache
+def right() -> list[list[int]]:
+    """What each prompt gets alone."""
+    torch.set_num_threads(1)
+    c = config(new_tokens=NEW, chunk=CHUNK)
+    model = Model.random(c.model_config(), c.seed)
+    return [list(reference_generate(model, tuple(prompt), c.chunk, c.new_tokens)[0]) for prompt in prompts()]
+
+
 @contextmanager
 def two_decodes(**changes: Any) -> Iterator[tuple[Serving, list[str]]]:
     """Servers of which two are Decodes, the first with `changes`; the addresses of those."""
-    c = config(new_tokens=3, concurrency=2, chunk=48, **changes)
+    c = config(new_tokens=NEW, concurrency=2, chunk=CHUNK, **changes)
     with serving(c) as servers:
         other, url = servers.new_worker("decode", without_faults(servers.config))
         try:
@@ -59,11 +71,8 @@ def spread(servers: Serving, url: str) -> None:
     before = [servers.figure(role, "tidegate_pulled_bytes_total") for role in ("decode", "other")]
     answer = ask(url)
     assert answer.status_code == 200, answer.text
-    c, found = servers.config, answer.json()
-    model = Model.random(c.model_config(), c.seed)
-    right = [list(reference_generate(model, tuple(prompt), c.chunk, c.new_tokens)[0]) for prompt in prompts()]
-    assert [(choice["index"], choice["token_ids"]) for choice in found["choices"]] == list(enumerate(right)), "the choices"
-    made = len(LENGTHS) * c.new_tokens
+    found, made = answer.json(), len(LENGTHS) * NEW
+    assert [(choice["index"], choice["token_ids"]) for choice in found["choices"]] == list(enumerate(right())), "the choices"
     assert found["usage"] == {"prompt_tokens": sum(LENGTHS), "completion_tokens": made, "total_tokens": sum(LENGTHS) + made}
     after = [servers.figure(role, "tidegate_pulled_bytes_total") for role in ("decode", "other")]
     served = [new - old for new, old in zip(after, before, strict=True)]
