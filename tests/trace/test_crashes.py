@@ -99,8 +99,8 @@ def test_with_read_lease_no_fence_is_needed(tmp_path):
 
 def test_the_sessions_walk_the_same_edges_again(folders):
     """`tidegate coverage` on such traces."""
-    edges = traced([folders["a Decode that comes back"], folders["a Prefill that comes back"]])
-    assert {"Go", "Fence", "Lose"} <= {edge.event for edge in edges if edge.machine == "Peer"}
+    walked = traced([folders["a Decode that comes back"], folders["a Prefill that comes back"]])
+    assert {"Go", "Fence", "Lose"} <= {edge.event for edge in walked.pairs if edge.machine == "Peer"}
 
 
 def test_a_life_that_died_before_it_said_who_it_is_was_none(folders, tmp_path):
