@@ -47,7 +47,7 @@ def parts(long: bool, traces: str) -> dict[str, list[list[str]]]:
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
     soak = [str(BIN / "tidegate"), "soak", "--minutes"]
     table["soak"] = [[*soak, "10"], [*soak, "5", "--faults", "wire,strangers"]] if long else [[*soak, "1"]]
-    table["coverage"] = [[str(BIN / "tidegate"), "coverage", traces, "--processes", "--names"]]
+    table["coverage"] = [[str(BIN / "tidegate"), "coverage", traces, "--processes", "--names", *([] if long else ["--some"])]]
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:

@@ -17,6 +17,9 @@ def command(
     processes: Annotated[
         bool, typer.Option("--processes", help="Only read TRACES; what the other ways walk is taken from the list.")
     ] = False,
+    some: Annotated[
+        bool, typer.Option("--some", help="Processes need not have walked all: what they have not is named, and is no failure.")
+    ] = False,
     names: Annotated[bool, typer.Option("--names", help="Also name every edge that is not walked, with the reason.")] = False,
 ) -> None:
     """Walk the machines' labelled edges, and compare what is not walked with tla/coverage.toml (needs a source checkout).
@@ -49,7 +52,7 @@ def command(
                 result = coverage.of_processes(known, traces or [])
             else:
                 result = coverage.cover(known, steps=steps, seed=seed, traces=traces or [], told=told)
-        wrong = result.wrong(known)
+        wrong = result.wrong(known, some=some)
     except SpecError as error:
         typer.echo(f"tidegate coverage: {error}", err=True)
         raise typer.Exit(2) from None

@@ -87,6 +87,7 @@ def test_processes_owe_what_a_pair_walked() -> None:
     assert found().wrong(OTHERS) == []
     (line,) = found(EDGE).wrong(OTHERS)
     assert line == f"{EDGE}: not walked in the processes, and tla/coverage.toml does not say why"
+    assert found(EDGE).wrong(OTHERS, some=True) == []
     excused = Unwalked(PROCESSES, "Transfer: * -> Revoke -> *", "no lease")
     assert found(EDGE).wrong([*OTHERS, excused]) == []
     (line,) = found().wrong([*OTHERS, excused])
@@ -100,6 +101,7 @@ def test_processes_that_walk_what_no_pair_can_refute_the_list() -> None:
         beyond = next(e for e in sorted(edges("PhysicalBuffer")) if any(u.of(e) for u in KNOWN if u.where == where))
         (line,) = found(more={beyond}).wrong(OTHERS)
         assert line.startswith(f"{beyond}: walked in the processes, although tla/coverage.toml says that nobody gets there")
+        assert found(more={beyond}).wrong(OTHERS, some=True) == [line]
 
 
 class NeverFails(PairWorld):
