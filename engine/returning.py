@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.engine.control import Welcome
+from tidegate.engine.control import Welcome, public_name
 from tidegate.engine.pool_client import Client, is_alive, pid_namespace
 from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.protocol.effects import Effect
@@ -43,7 +43,7 @@ class DeadDecodes:
         """Another life answers in its place, or it is seen to be dead."""
         incarnation = life.incarnation
         if self._session.can_go(incarnation):
-            self._say(f"Decode {incarnation} is gone: what it still had to read is given up "
+            self._say(f"Decode {public_name(incarnation)} is gone: what it still had to read is given up "
                       + ("at once" if self._lease else "when its processes are dead"))  # fmt: skip
             self._execute(self._session.peer_gone(incarnation))
             self._waiting[incarnation] = life

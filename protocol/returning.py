@@ -69,7 +69,7 @@ class MeetsDecodes(ForgetsRuns):
         self.peers[incarnation] = PE.Lose(state)
         runs = [run for run in self.runs if self.starts[run].incarnation == incarnation]
         for run in runs:
-            self._lose(run, f"Decode {incarnation} is gone", effects)
+            self._lose(run, "the Decode that asked for it is gone", effects)
         return self._did("PeerLost", effects, life=incarnation)
 
     def _lose(self, run: int, reason: str, effects: list[Effect]) -> None:
@@ -116,7 +116,7 @@ class MeetsPrefill(ForgetsAttempts):
         for life in lives:
             self.gone[life] = True
             for attempt in self.depends_on(life):
-                self._fail(attempt, f"Prefill {life}, which served it, is gone", effects)
+                self._fail(attempt, "the Prefill that served it is gone", effects)
         return self._did("PrefillGone", effects, lives=lives)
 
     def _on_retired(self, message: Retired) -> None:
