@@ -38,6 +38,8 @@ def command(
     from tidegate.spec import coverage
     from tidegate.spec.errors import SpecError
 
+    if processes and not traces:
+        raise typer.BadParameter("--processes reads traces and nothing else: give the folders that `tidegate run --trace` wrote")
     console = Console()
     try:
         known = coverage.unwalked()

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from tidegate.engine.cli import app
 from tidegate.protocol.machines import transfer as TR
 from tidegate.spec import coverage
 from tidegate.spec.coverage import PAIR, PROCESSES, SIMULATOR, Coverage, Unwalked, believed, unwalked
@@ -175,3 +177,9 @@ def test_a_simulation_that_fails_covers_nothing() -> None:
 
 def test_every_machine_has_edges() -> None:
     assert all(edges(name) for name in machines())
+
+
+def test_processes_without_traces_is_refused_with_the_way_out() -> None:
+    done = CliRunner().invoke(app, ["coverage", "--processes"])
+    assert done.exit_code == 2
+    assert "give the folders" in " ".join(done.output.replace("│", " ").split())
