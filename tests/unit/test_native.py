@@ -309,7 +309,8 @@ def watched(tmp_path_factory):
 
 def drive(objects, folder, kind):
     program = link(objects, folder / "driver", *sanitizing(kind), shared=False)
-    return subprocess.run([program], capture_output=True, text=True)
+    first = {"TSAN_OPTIONS": "halt_on_error=1"}  # a race in a loop would be reported for minutes
+    return subprocess.run([program], capture_output=True, text=True, env=os.environ | first)
 
 
 @needs_compiler
