@@ -40,6 +40,8 @@ def unrest(role: str, figures: Mapping[str, float]) -> list[str]:
         if count and phase and machine in AT_REST[role] and phase not in AT_REST[role][machine]:
             found.append(f"{count:g} {machine} in phase {phase}")
     found += [f"{figures[name]:g} {name}" for name in ZERO[role] if figures[name]]
+    if role == "decode" and figures["prefills"] > 1:
+        found.append(f"{figures['prefills']:g} prefills are met, and there is one")
     for name in ALL_FREE[role]:
         if figures[f"{name}_free"] != figures[name]:
             found.append(f"{figures[name] - figures[f'{name}_free']:g} of {figures[name]:g} {name} are taken")

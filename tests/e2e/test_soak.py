@@ -24,6 +24,7 @@ from tidegate.engine.soak.judge import Judge
 from tidegate.engine.soak.kinds import KINDS, Sizes, chosen, draw_life
 from tidegate.engine.soak.rest import grown, unrest
 from tidegate.engine.soak.run import soak
+from tidegate.engine.soak.strangers import Strangers
 from tidegate.engine.soak.traffic import HUNG, LEFT, Answer, Question, Texts
 from tidegate.engine.worker_io import Line
 
@@ -50,6 +51,35 @@ from tidegate.engine.decode_worker import main
 main()
 """
 """A HELLO that is none is nobody's fault."""
+
+
+BELIEVING = """
+from tidegate.engine import decode_meeting
+fetch_memory = decode_meeting.fetch_memory
+class Any(int):
+    def __ne__(self, other):
+        return False
+def believed(address):
+    memory = fetch_memory(address)
+    memory.life = Any(memory.life)
+    return memory
+decode_meeting.fetch_memory = believed
+from tidegate.engine.decode_worker import main
+main()
+"""
+"""Whoever names where a Prefill serves its memory is one."""
+
+
+GULLIBLE = """
+from tidegate.engine.decode_peers import Peers
+speaker = Peers.speaker
+def anyone(self, address):
+    return self._at.get(address) or next(iter(self.lives.values()))
+Peers.speaker = anyone
+from tidegate.engine.decode_worker import main
+main()
+"""
+"""Who has not introduced himself is taken for the first who has."""
 
 
 def with_slots(shared: int) -> int:
@@ -84,6 +114,20 @@ def test_a_worker_that_dies_is_named() -> None:
 def test_a_server_that_takes_a_strangers_word_badly_is_found() -> None:
     out = soak(5, ("strangers",), 2, argv=planted("decode", CARELESS), rounds=6, first=1)
     assert any(text.startswith("the decode failed: decode: ") for text in out.found), out
+
+
+def visits(role: str, code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is found where strangers of that kind alone come, round after round."""
+    monkeypatch.setattr(Strangers, "kinds", property(lambda self: [getattr(self, kind)]))
+    return soak(5, ("strangers",), 2, argv=planted(role, code), rounds=6, first=1).found
+
+
+def test_an_invented_life_that_is_believed_is_found_in_what_decode_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any("prefills are met" in text for text in visits("decode", BELIEVING, "_inventing", monkeypatch))
+
+
+def test_a_stranger_who_is_taken_for_a_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visits("decode", GULLIBLE, "_knowing", monkeypatch) != []
 
 
 def test_servers_that_are_well_have_nothing_to_be_found() -> None:
