@@ -24,6 +24,7 @@ import msgspec
 from edge_tools import SHAPES, overlapping
 from strike import ANY, Strike, argv, struck
 
+from tidegate.engine import pair
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.engine.report import compare
 from tidegate.engine.soak.processes import alive
@@ -171,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
     state = msgspec.json.decode(args.state.read_bytes(), type=State) if args.state and args.state.exists() else State(seed)
     print(f"seed {state.seed}", flush=True)
+    pair.STOP_SECONDS = LIMIT  # this runs for hours, beside other things: whoever is slow to end then has not failed
     long = Long(state, args.state)
     if args.edges:
         long.edges()

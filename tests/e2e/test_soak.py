@@ -5,9 +5,13 @@ The minute of `make test`, and the ten of `make test-long`, are a part of `tests
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +20,7 @@ from pair_tools import MODEL, TEXT, mutated, slow
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.cli.trace import told as judged
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.pair import run_pair
 from tidegate.engine.report import compare
@@ -122,20 +127,32 @@ def visits(role: str, code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     return soak(5, ("strangers",), 2, argv=planted(role, code), rounds=6, first=1).found
 
 
+LONG = pytest.mark.skipif(not os.environ.get("TIDEGATE_LONG"), reason="the short run shows one that is found")
+
+
+@LONG
 def test_an_invented_life_that_is_believed_is_found_in_what_decode_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("prefills are met" in text for text in visits("decode", BELIEVING, "_inventing", monkeypatch))
 
 
+@LONG
 def test_a_stranger_who_is_taken_for_a_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visits("decode", GULLIBLE, "_knowing", monkeypatch) != []
 
 
-def test_servers_that_are_well_have_nothing_to_be_found() -> None:
+def test_servers_that_are_well_have_nothing_to_be_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor in what was recorded; planted: other bytes in a slot than were read of it."""
     told: list[str] = []
-    out = soak(5, ("dup", "loss", "wire", "abort", "evict", "strangers"), 1, rounds=2, first=1, told=told.append)
+    out = soak(5, ("dup", "loss", "wire", "abort", "evict", "strangers"), 1, rounds=2, first=1, told=told.append, traces=tmp_path)
     assert (out.found, out.equal + out.left, out.rounds) == ([], out.asked, 2)
     assert out.logits_equal >= out.equal > 0
     assert len(told) == 3
+    shutil.copytree(life := tmp_path / "life-1", other := tmp_path / "other")
+    lines = (prefill := other / "prefill-0.jsonl").read_text().splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if '"write_end"' in line)
+    prefill.write_text("".join([*lines[:first], re.sub('"tag":"[^"]*"', '"tag":"0000000000000000"', lines[first]), *lines[first + 1 :]]))
+    assert judged([life, other]) == 1
+    assert [": accepted: " in line for line in capsys.readouterr().out.splitlines() if line.startswith(str(tmp_path))] == [True, False]
 
 
 # ---- a broken connection ------------------------------------------------------------------------------------------
@@ -202,6 +219,12 @@ FREE = {"physical_buffer free": 3.0, "prefill_run done": 9.0, "transfer done": 4
 ])  # fmt: skip
 def test_what_is_not_at_rest(change: dict[str, float], said: list[str]) -> None:
     assert unrest("prefill", FREE | change) == said
+
+
+def test_a_prefill_that_nobody_has_is_not_at_rest() -> None:
+    figures = {"prompts_waiting": 0.0, "blocks": 8.0, "blocks_free": 8.0, "hot_rows": 4.0, "hot_rows_free": 4.0}
+    assert unrest("decode", figures | {"prefills": 1.0}) == []
+    assert unrest("decode", figures | {"prefills": 2.0}) == ["decode: 2 prefills are met, and there is one"]
 
 
 def test_what_has_grown() -> None:
