@@ -52,7 +52,7 @@ def parts(long: bool, folder: str) -> dict[str, list[list[str]]]:
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:
-        table["strikes"] = [[str(BIN / "python"), "tests/e2e/strike_runs.py", "--edges", "--random", "1000"]]
+        table["strikes"] = [[str(BIN / "python"), "tests/e2e/strike_runs.py", "--edges", "--random", "1000", "--returns", "200"]]
         table["mutants"] = [[str(BIN / "tidegate"), "check", "--mutants"]]
         table["properties"] = [[str(BIN / "tidegate"), "check", "--properties"]]
     return table

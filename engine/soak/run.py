@@ -218,7 +218,7 @@ class _Soak:
         found = []
         for role in ROLES:
             try:
-                found += unrest(role, await self._fleet.figures(client, role))
+                found += unrest(role, await self._fleet.figures(client, role), prefills=1)
             except httpx.HTTPError as error:
                 found.append(f"{role}: its figures cannot be had ({type(error).__name__} {error})")
         pool = self._pool.stats()

@@ -152,7 +152,7 @@ def test_servers_that_are_well_have_nothing_to_be_found(tmp_path: Path, capsys: 
     first = next(n for n, line in enumerate(lines) if '"write_end"' in line)
     prefill.write_text("".join([*lines[:first], re.sub('"tag":"[^"]*"', '"tag":"0000000000000000"', lines[first]), *lines[first + 1 :]]))
     assert judged([life, other]) == 1
-    assert [": accepted: " in line for line in capsys.readouterr().out.splitlines() if line.startswith(str(tmp_path))] == [True, False]
+    assert re.findall(r"(life-1|other): (accepted|REFUSED)", capsys.readouterr().out) == [("life-1", "accepted"), ("other", "REFUSED")]
 
 
 # ---- a broken connection ------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def test_what_is_not_at_rest(change: dict[str, float], said: list[str]) -> None:
 
 def test_a_prefill_that_nobody_has_is_not_at_rest() -> None:
     figures = {"prompts_waiting": 0.0, "blocks": 8.0, "blocks_free": 8.0, "hot_rows": 4.0, "hot_rows_free": 4.0}
-    assert unrest("decode", figures | {"prefills": 1.0}) == []
-    assert unrest("decode", figures | {"prefills": 2.0}) == ["decode: 2 prefills are met, and there is one"]
+    assert unrest("decode", figures | {"prefills": 2.0}, prefills=2) == unrest("decode", figures | {"prefills": 2.0}) == []
+    assert unrest("decode", figures | {"prefills": 2.0}, prefills=1) == ["decode: 2 prefills are met, and there are 1"]
 
 
 def test_what_has_grown() -> None:
