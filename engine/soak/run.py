@@ -178,7 +178,9 @@ class _Soak:
 
     async def _asked(self, life: Life, deeds: list[Deed], questions: list[Question]) -> list[Answer]:
         """Ask and do, side by side; Found if a process ends meanwhile."""
-        limit = life.config.deadline_seconds + self._patience
+        c, prompts = life.config, sum(len(question.prompts) for question in questions)
+        turns = 1 + prompts // c.concurrency if "silence" in life.faults else 1  # each before may have the memory until its own deadline
+        limit = turns * c.deadline_seconds + self._patience
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._fleet.url("proxy"), limits=limits, timeout=None, trust_env=False) as client:
             doing = asyncio.create_task(self._deeds.carry_out(life, deeds))
