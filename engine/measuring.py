@@ -54,6 +54,7 @@ def decode_samples(core: DecodeCore, owner: Owner, *, waiting: int, drafted: int
         Sample("read_oldest_unanswered_seconds", "Age of the oldest report that Prefill has not answered.", core.oldest_unanswered(now)),
         Sample("reads_retried_total", "Reads that were begun again after a failure.", core.reads_retried),
         *_waits(core.watch),
+        Sample("prefills", "Prefills that it reads from, whose memory it has mapped.", len(core.peers.lives)),
         Sample("prompts_waiting", "Prompts that wait for memory.", waiting),
         *_blocks(core.memory.allocator.free, core.memory.allocator.blocks),
         *_preemptions(core.parking.preempted, core.parking.resumed),

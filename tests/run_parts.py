@@ -34,8 +34,8 @@ def pytest_part(folder: str) -> list[list[str]]:
     return [[str(BIN / "python"), "-m", "pytest", f"tests/{folder}", "--durations=3", "--numprocesses=2", "--dist=loadfile"]]
 
 
-def parts(long: bool, traces: str) -> dict[str, list[list[str]]]:
-    """Name -> commands; a part ends at its first command that fails.  traces: folder of what processes leave."""
+def parts(long: bool, folder: str) -> dict[str, list[list[str]]]:
+    """Name -> commands; a part ends at its first command that fails.  folder: for what processes leave."""
     table = {
         "lint": [
             [str(BIN / "ruff"), "check", "."],
@@ -46,12 +46,13 @@ def parts(long: bool, traces: str) -> dict[str, list[list[str]]]:
     }
     table |= {folder: pytest_part(folder) for folder in FOLDERS}
     soak = [str(BIN / "tidegate"), "soak", "--minutes"]
-    table["soak"] = [[*soak, "10"], [*soak, "5", "--faults", "wire,strangers"]] if long else [[*soak, "1"]]
-    table["coverage"] = [[str(BIN / "tidegate"), "coverage", traces, "--processes", "--names", *([] if long else ["--some"])]]
+    judged = [*soak, "10", "--trace", f"{folder}/soak"]
+    table["soak"] = [judged, [*soak, "5", "--faults", "wire,strangers"]] if long else [[*soak, "1"]]
+    table["coverage"] = [[str(BIN / "tidegate"), "coverage", f"{folder}/traces", "--processes", "--names", *([] if long else ["--some"])]]
     table["induction"] = [[str(BIN / "tidegate"), "check", "--induction", *(["--mutants"] if long else [])]]
     table["check"] = [[str(BIN / "tidegate"), "check", "--full" if long else "--quick"]]
     if long:
-        table["strikes"] = [[str(BIN / "python"), "tests/e2e/strike_runs.py", "--edges", "--random", "1000"]]
+        table["strikes"] = [[str(BIN / "python"), "tests/e2e/strike_runs.py", "--edges", "--random", "1000", "--returns", "200"]]
         table["mutants"] = [[str(BIN / "tidegate"), "check", "--mutants"]]
         table["properties"] = [[str(BIN / "tidegate"), "check", "--properties"]]
     return table
@@ -131,9 +132,10 @@ def main() -> int:
     if "coverage" in args.part and "e2e" not in args.part[: args.part.index("coverage")]:
         parser.error("coverage judges what the processes of e2e walked: name e2e before it")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with tempfile.TemporaryDirectory(prefix="traces-") as traces:
-        env = os.environ | {"TIDEGATE_TRACES": traces} | ({"TIDEGATE_LONG": "1"} if args.long else {})
-        rows = run_all(args.part or names, parts(args.long, traces), env, SILENCE[args.long])
+    with tempfile.TemporaryDirectory(prefix="parts-") as folder:
+        (traces := Path(folder) / "traces").mkdir()
+        env = os.environ | {"TIDEGATE_TRACES": str(traces)} | ({"TIDEGATE_LONG": "1"} if args.long else {})
+        rows = run_all(args.part or names, parts(args.long, folder), env, SILENCE[args.long])
     for name, seconds, passed, failed in rows:
         print(f"{name:12} {seconds:7.1f} s  {passed:5} passed  {failed:3} failed")
     passed, failed = sum(r[2] for r in rows), sum(r[3] for r in rows)

@@ -110,7 +110,7 @@ def command(
             for number in numbers:
                 _free(number, f"--{name.replace(' ', '-')}")
         if trace is not None:
-            _new_folder(trace)
+            new_folder(trace)
     except (ConfigError, OracleError) as error:
         typer.echo(f"tidegate run: {with_options(str(error), typed)}", err=True)
         raise typer.Exit(2) from None
@@ -143,7 +143,8 @@ def _free(port: int, option: str) -> None:
             raise ConfigError(f"port {port}: {error.strerror}; choose another with {option}, or 0 for a free one") from None
 
 
-def _new_folder(path: Path) -> None:
+def new_folder(path: Path) -> None:
+    """Make it; ConfigError where it is there and not empty, or cannot be written."""
     from tidegate.engine.errors import ConfigError
 
     if path.exists() and not path.is_dir():

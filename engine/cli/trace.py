@@ -21,6 +21,11 @@ def command(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help
 
     Examples: `tidegate trace /tmp/t`, `tidegate trace runs/*`
     """
+    raise typer.Exit(told(folders))
+
+
+def told(folders: list[Path]) -> int:
+    """Judge them, and say so of each; the exit code."""
     from tidegate.spec.trace import Accepted
     from tidegate.spec.trace_lines import TraceRefused
 
@@ -43,7 +48,7 @@ def command(folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help
         else:
             typer.echo(f"{folder}: cannot be judged: {verdict}", err=True)
             worst = 2
-    raise typer.Exit(worst)
+    return worst
 
 
 def _lives(accepted: Accepted) -> str:

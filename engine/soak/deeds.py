@@ -75,6 +75,7 @@ class Deeds:
                 case "cut":
                     cut(self._fleet.pid(deed.role))
                 case "strangers":
+                    self._strangers.digest = life.config.slot_layout().digest
                     await self._strangers.come(deed.seed, deed.seconds)
                 case "evict" | "full":
                     await self._fill(deed)

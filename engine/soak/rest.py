@@ -32,14 +32,16 @@ SPARE_MEMORY = 64 << 20
 SPARE_FILES, SPARE_THREADS, SPARE_CONNECTIONS = 4, 16, 160
 
 
-def unrest(role: str, figures: Mapping[str, float]) -> list[str]:
-    """What a server with these figures still holds or waits for."""
+def unrest(role: str, figures: Mapping[str, float], *, prefills: int = 0) -> list[str]:
+    """What a server with these figures still holds or waits for.  prefills: how many there are for a Decode to have met; 0: any number."""
     found = []
     for name, count in figures.items():
         machine, _, phase = name.partition(" ")
         if count and phase and machine in AT_REST[role] and phase not in AT_REST[role][machine]:
             found.append(f"{count:g} {machine} in phase {phase}")
     found += [f"{figures[name]:g} {name}" for name in ZERO[role] if figures[name]]
+    if role == "decode" and 0 < prefills < figures["prefills"]:
+        found.append(f"{figures['prefills']:g} prefills are met, and there are {prefills}")
     for name in ALL_FREE[role]:
         if figures[f"{name}_free"] != figures[name]:
             found.append(f"{figures[name] - figures[f'{name}_free']:g} of {figures[name]:g} {name} are taken")

@@ -43,14 +43,15 @@ PATIENCE = 60.0
 def soak(
     minutes: float, faults: Sequence[str], seed: int, *, argv: Mapping[str, Sequence[str]] | None = None,
     told: Callable[[str], None] = lambda text: None, rounds: int = 0, first: int = 0,
-    patience: float = PATIENCE,
+    patience: float = PATIENCE, traces: Path | None = None,
 ) -> Report:  # fmt: skip
     """Run one.  minutes: after which no round begins; rounds: at most so many, 0 for any number; first: the life to begin with, of which
     0 has no faults; argv: other commands for workers, by role (tests plant bugs so); told: of progress; patience: seconds until a
-    client that has no answer, or whatever is still held, is a finding.  OSError where the system does not allow what a fault needs.
+    client that has no answer, or whatever is still held, is a finding; traces: each life is recorded in a folder of its own there.
+    OSError where the system does not allow what a fault needs.
     """
     with _folder() as folder:
-        return asyncio.run(_Soak(folder, faults, seed, argv or {}, told, patience).run(60 * minutes, rounds, first))
+        return asyncio.run(_Soak(folder, faults, seed, argv or {}, told, patience, traces).run(60 * minutes, rounds, first))
 
 
 @contextlib.contextmanager
@@ -73,8 +74,9 @@ def _folder() -> Iterator[Path]:
 class _Soak:
     def __init__(
         self, folder: Path, faults: Sequence[str], seed: int, argv: Mapping[str, Sequence[str]], told: Callable[[str], None],
-        patience: float,
+        patience: float, traces: Path | None,
     ) -> None:  # fmt: skip
+        self._traces = traces
         self._folder, self._faults, self._seed, self._told = folder, tuple(faults), seed, told
         self._patience = patience
         self._sizes, self._fleet = Sizes(), Fleet(argv)
@@ -87,9 +89,10 @@ class _Soak:
         self._report = Report()
 
     def _life(self, number: int) -> Life:
+        trace = "" if self._traces is None else str(self._traces / f"life-{number}")
         return draw_life(
             self._seed, number, self._faults, self._sizes, pool_folder=str(self._folder / "pool"), scratch_folder=str(self._folder),
-            **self._fleet.ports_of,
+            trace=trace, **self._fleet.ports_of,
         )  # fmt: skip
 
     async def run(self, seconds: float, rounds: int, first: int) -> Report:
@@ -126,6 +129,8 @@ class _Soak:
         c = life.config
         self._told(f"life {life.number}: chunks of {c.chunk}, {c.shared_buffers or 'no'} shared buffers, {c.concurrency} at once; faults "
                    f"{', '.join(life.faults) or 'none'}")  # fmt: skip
+        if c.trace:
+            Path(c.trace).mkdir(parents=True)
         await self._fleet.start(life)
         report.lives += 1
         for _ in range(draw.randint(*ROUNDS) if life.number else 1):
@@ -173,7 +178,9 @@ class _Soak:
 
     async def _asked(self, life: Life, deeds: list[Deed], questions: list[Question]) -> list[Answer]:
         """Ask and do, side by side; Found if a process ends meanwhile."""
-        limit = life.config.deadline_seconds + self._patience
+        c, prompts = life.config, sum(len(question.prompts) for question in questions)
+        turns = 1 + prompts // c.concurrency if "silence" in life.faults else 1  # each before may have the memory until its own deadline
+        limit = turns * c.deadline_seconds + self._patience
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._fleet.url("proxy"), limits=limits, timeout=None, trust_env=False) as client:
             doing = asyncio.create_task(self._deeds.carry_out(life, deeds))
@@ -213,7 +220,7 @@ class _Soak:
         found = []
         for role in ROLES:
             try:
-                found += unrest(role, await self._fleet.figures(client, role))
+                found += unrest(role, await self._fleet.figures(client, role), prefills=1)
             except httpx.HTTPError as error:
                 found.append(f"{role}: its figures cannot be had ({type(error).__name__} {error})")
         pool = self._pool.stats()

@@ -56,11 +56,12 @@ def memory_addresses(pid: int) -> list[str]:
 
 
 class Strangers:
-    """ports: of the servers, by role, and "control"; prefill: process id of the Prefill.  visits: made so far."""
+    """ports: of the servers, by role, and "control"; prefill: process id of the Prefill.  visits: made so far; digest: of the servers'
+    layout, which whoever knows their sizes can work out."""
 
     def __init__(self, ports: Mapping[str, int], prefill: Callable[[], int]) -> None:
         self._ports, self._prefill = ports, prefill
-        self.visits = 0
+        self.visits, self.digest = 0, "d" * 16
 
     @property
     def kinds(self) -> list[Visit]:
@@ -189,7 +190,7 @@ class Strangers:
     async def _inventing(self, draw: random.Random) -> None:
         """Lives that there are not, of memory that there is."""
         for address in memory_addresses(self._prefill()):
-            hello = control.Hello(VERSION, draw.getrandbits(62) + 1, "d" * 16, address)
+            hello = control.Hello(VERSION, draw.getrandbits(62) + 1, self.digest, address)
             await self._multipart([control.HELLO, control.frame(hello)])
 
     async def _greeting(self, draw: random.Random) -> None:
@@ -197,7 +198,7 @@ class Strangers:
         served = draw.choice(["", "tidegate-nobody", "\0", "\ud800", "m" * 150, "m" * 300])
         others = tuple(["tidegate-nobody"] * draw.choice([0, 0, 1, 2000]))
         hello = {"version": draw.choice([VERSION, VERSION, 1, -1]), "incarnation": draw.choice([secrets.randbits(62) + 1, 0, -1, 1 << 70]),
-                 "digest": "d" * 16, "memory": served, "others": others}  # fmt: skip
+                 "digest": draw.choice([self.digest, "d" * 16]), "memory": served, "others": others}  # fmt: skip
         await self._multipart([control.HELLO, json.dumps(hello).encode()])
 
     async def _stalling(self, draw: random.Random) -> None:
@@ -212,7 +213,7 @@ class Strangers:
 
         server = await asyncio.start_unix_server(serve, path="\0" + address)
         async with server:
-            hello = control.Hello(VERSION, secrets.randbits(62) + 1, "d" * 16, address)
+            hello = control.Hello(VERSION, secrets.randbits(62) + 1, self.digest, address)
             await self._multipart([control.HELLO, control.frame(hello)])
 
     async def _multipart(self, frames: list[bytes]) -> None:

@@ -1,12 +1,13 @@
 """Fault schedules from the model: every edge that real processes reach, every fault before and after it; and faults at random steps.
 
-    python tests/e2e/strike_runs.py [--state FILE] [--random N] [--edges] [--seed S]
+    python tests/e2e/strike_runs.py [--state FILE] [--edges] [--random N] [--returns N] [--seed S]
 
 Rules: what is to be done is a list that the model and a seed decide; a run does one kill at most, which ends it, and beside it several
 faults that a run must survive; an edge that a run did not come to is tried in the other shapes of runs (`edge_tools`), and told at the
 end if none comes to it; with a state file an interrupted list goes on where it was.  A run is right if it ends in time with a clear
 verdict: each answer right or refused with a reason, or, where a worker was killed, the error that names it; and if nothing is left of
-it, neither process nor file, nor memory of Decode that was not given back.
+it, neither process nor file, nor memory of Decode that was not given back.  What comes after a kill, where whoever died returns and the
+others go on, is `strike_returns`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pathlib import Path
 import msgspec
 from edge_tools import SHAPES, overlapping
 from strike import ANY, Strike, argv, struck
+from strike_returns import returns
 
+from tidegate.engine import pair
 from tidegate.engine.pair import PairError, run_pair
 from tidegate.engine.report import compare
 from tidegate.engine.soak.processes import alive
@@ -35,8 +38,8 @@ __all__ = ["ROLES", "one_run", "random_strikes", "schedule"]
 ROLES = {"PhysicalBuffer": "prefill", "Transfer": "prefill", "PrefillRun": "prefill", "PoolObject": "prefill"}
 """Whose machines they are; Decode's, the others."""
 SHARED = "TIDEGATE_SHARED_MEMORY"
-TOGETHER, LIMIT = 12, 300.0
-"""Faults beside a kill in one run; seconds that a run may say nothing."""
+TOGETHER, LIMIT, LIVES = 12, 300.0, 8
+"""Faults beside a kill in one run; seconds that a run may say nothing; kills in a deployment that goes on."""
 
 
 def role_of(strike: Strike) -> str:
@@ -101,12 +104,14 @@ def _verdict(seed: int, pids: dict[str, int], commands: dict[str, list[str]], no
 
 
 class State(msgspec.Struct):
-    """Of a long list.  done: strikes that happened, as words; tried: how often each that did not; struck: of the random ones, how many."""
+    """Of a long list.  done: strikes that happened, as words; tried: how often each that did not; struck: of the random ones, how many;
+    returned: kills after which the killed came back."""
 
     seed: int
     done: list[str] = []
     tried: dict[str, int] = {}
     struck: int = 0
+    returned: int = 0
     runs: int = 0
     found: list[str] = []
 
@@ -118,10 +123,14 @@ class Long:
         self.state, self._path, self._began = state, path, time.monotonic()
 
     def _after(self, text: str, wrong: str, seed: int, strikes: dict[str, list[Strike]]) -> None:
+        what = "; ".join(f"{role}: {s}" for role, mine in strikes.items() for s in mine)
+        self._did(text, [f"run {seed} with {what}: {wrong}"] if wrong else [])
+
+    def _did(self, text: str, found: Sequence[str]) -> None:
         self.state.runs += 1
-        if wrong:
-            self.state.found.append(f"run {seed} with {'; '.join(f'{role}: {s}' for role, mine in strikes.items() for s in mine)}: {wrong}")
-            print(f"FOUND: {self.state.found[-1]}", flush=True)
+        for one in found:
+            self.state.found.append(one)
+            print(f"FOUND: {one}", flush=True)
         if self._path is not None:
             new = self._path.with_suffix(".new")
             new.write_bytes(msgspec.json.encode(self.state))
@@ -160,21 +169,32 @@ class Long:
             state.struck += len(happened)
             self._after(f"{state.struck} of {most} random kills, stops and cuts done", wrong, seed, strikes)
 
+    def returns(self, most: int) -> None:
+        """Until `most` of those that were killed came back."""
+        state = self.state
+        while state.returned < most:
+            found = returns(random.Random(f"{state.seed}/returns/{state.runs}").randrange(1 << 32), min(LIVES, most - state.returned))
+            state.returned += min(LIVES, most - state.returned)
+            self._did(f"{state.returned} of {most} kills after which the killed came back done", found)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", action="store_true", help="every fault before and after every edge")
     parser.add_argument("--random", type=int, default=0, help="so many random kills, stops and cuts")
+    parser.add_argument("--returns", type=int, default=0, help="so many random kills of servers that are started again while others go on")
     parser.add_argument("--state", type=Path, help="goes on from there, and keeps there how far it is")
     parser.add_argument("--seed", type=int, help="of what is random [a new one, which is told]")
     args = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed
     state = msgspec.json.decode(args.state.read_bytes(), type=State) if args.state and args.state.exists() else State(seed)
     print(f"seed {state.seed}", flush=True)
+    pair.STOP_SECONDS = LIMIT  # this runs for hours, beside other things: whoever is slow to end then has not failed
     long = Long(state, args.state)
     if args.edges:
         long.edges()
     long.random(args.random)
+    long.returns(args.returns)
     for one in state.found:
         print(f"FOUND: {one}")
     return 1 if state.found else 0

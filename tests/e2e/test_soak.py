@@ -5,9 +5,13 @@ The minute of `make test`, and the ten of `make test-long`, are a part of `tests
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +20,7 @@ from pair_tools import MODEL, TEXT, mutated, slow
 from typer.testing import CliRunner
 
 from tidegate.engine.cli import app
+from tidegate.engine.cli.trace import told as judged
 from tidegate.engine.config import ConfigError, FaultSpec, Request, RunConfig
 from tidegate.engine.pair import run_pair
 from tidegate.engine.report import compare
@@ -24,6 +29,7 @@ from tidegate.engine.soak.judge import Judge
 from tidegate.engine.soak.kinds import KINDS, Sizes, chosen, draw_life
 from tidegate.engine.soak.rest import grown, unrest
 from tidegate.engine.soak.run import soak
+from tidegate.engine.soak.strangers import Strangers
 from tidegate.engine.soak.traffic import HUNG, LEFT, Answer, Question, Texts
 from tidegate.engine.worker_io import Line
 
@@ -50,6 +56,35 @@ from tidegate.engine.decode_worker import main
 main()
 """
 """A HELLO that is none is nobody's fault."""
+
+
+BELIEVING = """
+from tidegate.engine import decode_meeting
+fetch_memory = decode_meeting.fetch_memory
+class Any(int):
+    def __ne__(self, other):
+        return False
+def believed(address):
+    memory = fetch_memory(address)
+    memory.life = Any(memory.life)
+    return memory
+decode_meeting.fetch_memory = believed
+from tidegate.engine.decode_worker import main
+main()
+"""
+"""Whoever names where a Prefill serves its memory is one."""
+
+
+GULLIBLE = """
+from tidegate.engine.decode_peers import Peers
+speaker = Peers.speaker
+def anyone(self, address):
+    return self._at.get(address) or next(iter(self.lives.values()))
+Peers.speaker = anyone
+from tidegate.engine.decode_worker import main
+main()
+"""
+"""Who has not introduced himself is taken for the first who has."""
 
 
 def with_slots(shared: int) -> int:
@@ -86,12 +121,38 @@ def test_a_server_that_takes_a_strangers_word_badly_is_found() -> None:
     assert any(text.startswith("the decode failed: decode: ") for text in out.found), out
 
 
-def test_servers_that_are_well_have_nothing_to_be_found() -> None:
+def visits(role: str, code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is found where strangers of that kind alone come, round after round."""
+    monkeypatch.setattr(Strangers, "kinds", property(lambda self: [getattr(self, kind)]))
+    return soak(5, ("strangers",), 2, argv=planted(role, code), rounds=6, first=1).found
+
+
+LONG = pytest.mark.skipif(not os.environ.get("TIDEGATE_LONG"), reason="the short run shows one that is found")
+
+
+@LONG
+def test_an_invented_life_that_is_believed_is_found_in_what_decode_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any("prefills are met" in text for text in visits("decode", BELIEVING, "_inventing", monkeypatch))
+
+
+@LONG
+def test_a_stranger_who_is_taken_for_a_prefill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert visits("decode", GULLIBLE, "_knowing", monkeypatch) != []
+
+
+def test_servers_that_are_well_have_nothing_to_be_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor in what was recorded; planted: other bytes in a slot than were read of it."""
     told: list[str] = []
-    out = soak(5, ("dup", "loss", "wire", "abort", "evict", "strangers"), 1, rounds=2, first=1, told=told.append)
+    out = soak(5, ("dup", "loss", "wire", "abort", "evict", "strangers"), 1, rounds=2, first=1, told=told.append, traces=tmp_path)
     assert (out.found, out.equal + out.left, out.rounds) == ([], out.asked, 2)
     assert out.logits_equal >= out.equal > 0
     assert len(told) == 3
+    shutil.copytree(life := tmp_path / "life-1", other := tmp_path / "other")
+    lines = (prefill := other / "prefill-0.jsonl").read_text().splitlines(keepends=True)
+    first = next(n for n, line in enumerate(lines) if '"write_end"' in line)
+    prefill.write_text("".join([*lines[:first], re.sub('"tag":"[^"]*"', '"tag":"0000000000000000"', lines[first]), *lines[first + 1 :]]))
+    assert judged([life, other]) == 1
+    assert re.findall(r"(life-1|other): (accepted|REFUSED)", capsys.readouterr().out) == [("life-1", "accepted"), ("other", "REFUSED")]
 
 
 # ---- a broken connection ------------------------------------------------------------------------------------------
@@ -158,6 +219,12 @@ FREE = {"physical_buffer free": 3.0, "prefill_run done": 9.0, "transfer done": 4
 ])  # fmt: skip
 def test_what_is_not_at_rest(change: dict[str, float], said: list[str]) -> None:
     assert unrest("prefill", FREE | change) == said
+
+
+def test_a_prefill_that_nobody_has_is_not_at_rest() -> None:
+    figures = {"prompts_waiting": 0.0, "blocks": 8.0, "blocks_free": 8.0, "hot_rows": 4.0, "hot_rows_free": 4.0}
+    assert unrest("decode", figures | {"prefills": 2.0}, prefills=2) == unrest("decode", figures | {"prefills": 2.0}) == []
+    assert unrest("decode", figures | {"prefills": 2.0}, prefills=1) == ["decode: 2 prefills are met, and there are 1"]
 
 
 def test_what_has_grown() -> None:

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 from edge_tools import SHAPES
 from strike import ANY, Strike
+from strike_returns import returns, wrong
 from strike_runs import one_run, random_strikes, role_of, schedule
 
 SEED = int(os.environ.get("TIDEGATE_SEED") or 2026)
 """Of the sample: what it strikes at is the same each time, when it strikes is not."""
+
+LONG = pytest.mark.skipif(not os.environ.get("TIDEGATE_LONG"), reason="test_killed shows it at chosen moments")
 
 
 def both(*strikes: Strike) -> dict[str, list[Strike]]:
@@ -65,3 +70,31 @@ def test_planted_what_a_run_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("strike_runs._verdict", leaves)
     _, wrong = one_run({"prefill": [Strike(ANY, "before", "kill", 5)]}, 0)
     assert wrong == "files are left: tidegate-left"
+
+
+def answer(status: int, body: dict[str, object]) -> httpx.Response:
+    return httpx.Response(status, json=body)
+
+
+def test_planted_what_an_answer_may_not_be_when_somebody_died() -> None:
+    """An error that does not say who died, one to somebody whose server lives, and other tokens."""
+    died = answer(503, {"error": {"message": "no Decode served the request in 4 tries; the last: ConnectError"}})
+    tokens = answer(200, {"choices": [{"token_ids": [1, 2]}]})
+    assert wrong(died, [1, 2], "decode") == wrong(tokens, [1, 2], "decode") == wrong(tokens, [1, 2], "") == ""
+    assert wrong(died, [1, 2], "prefill") == wrong(died, [1, 2], "") != ""
+    assert wrong(tokens, [1, 3], "decode") == "WRONG [1, 2], due are [1, 3]"
+
+
+@LONG
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+@pytest.mark.parametrize("victim", ["prefill", "decode"])
+def test_whoever_is_killed_returns_and_nobody_else_is_started_again(victim: str, seed: int) -> None:
+    assert returns(seed, 4, victim=victim) == []
+
+
+@LONG
+def test_planted_a_survivor_that_waits_for_the_dead_is_found() -> None:
+    """Its gates stay shut."""
+    unfenced = "from tidegate.engine import prefill_worker, returning\nreturning.is_dead = lambda life: False\nprefill_worker.main()"
+    found = returns(SEED, 4, victim="decode", commands={"prefill": [sys.executable, "-c", unfenced]}, patience=5.0)
+    assert any("504 not complete after 5 s" in one or "still held" in one for one in found), found
