@@ -59,7 +59,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     num_blocks: int = 0  # blocks in each of Prefill's layer buffers; 0: as many as the longest prompts at once need
     shared_buffers: int | None = 3  # None: every layer owns its buffer
     independent_layers: tuple[int, ...] | Literal["all"] = (0,)  # numbers from 0; negative ones count from the last
-    prefetch_layers: int | None = None  # below shared_buffers; None: 1 where there are two buffers
+    prefetch_layers: int | None = None  # below shared_buffers; None: 1
     hot_buffer: int = 128
     host_memory_gib: float = 128.0  # for main KV on Decode
     # Beside a checkpoint: its dtype at most, which may be wider than the stored one.

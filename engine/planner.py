@@ -131,7 +131,8 @@ def plan_layers(
     """Plan the buffers of `caches` (name -> spec).
 
     shared_buffers: B for each bucket; None: no reuse, every layer owns its buffer.  independent: layer numbers (negative ones count
-    from the last), or "all".  prefetch_layers: layers loaded ahead, below B; None: 1 where B allows it.
+    from the last), or "all".  prefetch_layers: layers loaded ahead, below B; None: 1, whatever B is, for what is claimed ahead waits for
+    its buffer's gate like everything, and with one buffer the next layer's may be an independent one.
     Raises ConfigError, naming cache, value and rule; nothing was allocated.
     """
     if not caches:
@@ -235,7 +236,7 @@ def _prefetch(value: object, buffers: int) -> int:
     if ahead is not None and ahead >= buffers:
         raise ConfigError(f"layerwise_prefetch_layers is {ahead}: below the number of shared buffers, {buffers}, "
                           "for the layer in use needs one of them; lower it or give more buffers")  # fmt: skip
-    return min(1, buffers - 1) if ahead is None else ahead
+    return 1 if ahead is None else ahead
 
 
 def _assign(

@@ -61,8 +61,9 @@ class PrefillWorker:
             fail=lambda reason: parent.fail(f"prefill: {reason}"),
         )  # fmt: skip
         self.model = config.load_model(GlooRanks(self.hands.meeting, rank=0, size=config.p_tp) if config.p_tp > 1 else ALONE)
+        plan = config.layer_plan()
         self.engine = engine = PrefillEngine(
-            self.memory, plan=config.plan(), chunk_tokens=config.chunk, prefetch=int(config.prefetch_layers != 0),
+            self.memory, plan=plan.slots, chunk_tokens=config.chunk, prefetch=min(plan.prefetch_layers, 1),
             lanes=config.prefill_lanes, read_lease=config.read_lease, resend_seconds=config.resend_seconds, poison=config.poison,
             recorder=self.recorder, faults=self.faults, others=self.hands.wait(), say=lambda text: parent.say("progress", text=text),
             on_crash=lambda error: parent.fail(f"prefill: {error}"),

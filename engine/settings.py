@@ -51,8 +51,8 @@ class StoreExtra(msgspec.Struct, frozen=True, kw_only=True):
         'a list of layer numbers (negative ones count from the last; an empty one, or the option\'s "none": no layer), '
         'or "all"')] = (0,)  # fmt: skip
     layerwise_prefetch_layers: Annotated[int | None, Key(
-        "an integer from 0 to below the number of shared buffers; left out: 1 if there are two; steps are claimed one at a time, so "
-        "that more than 1 is as 1", "1, or min(B, 8)", _least(0))] = None  # fmt: skip
+        "an integer from 0 to below the number of shared buffers; left out: 1, which with one buffer waits until that is free; steps are "
+        "claimed one at a time, so that more than 1 is as 1", "1, or min(B, 8)", _least(0))] = None  # fmt: skip
     layerwise_max_transfer_blocks: Annotated[int, Key("must be 0: a copy has no limit in this release", good=_only(0))] = 0
     layerwise_max_transfer_bytes: Annotated[int, Key("must be 0: a copy has no limit in this release", good=_only(0))] = 0
     discard_partial_chunks: Annotated[bool, Key(

@@ -21,7 +21,8 @@ def command(
 ) -> None:
     """Say what each server waits for: who, for what, of whom, for how long, and which guard of which machine is false.
 
-    Exit code: 0 nothing waits longer than its server's limit (wait_limit_seconds); 1 something does; 2 no server could be asked.
+    Exit code: 0 all answered, and nothing waits longer than its server's limit (wait_limit_seconds); 1 something does, or a server could
+    not be read; 2 none could.
 
     Example: `tidegate why 127.0.0.1:8000`
     """
@@ -34,7 +35,7 @@ def command(
     if not urls:
         typer.echo("tidegate why: no server of yours runs on this machine; give HOST:PORT of one", err=True)
         raise typer.Exit(Ending.REFUSED)
-    late, told = False, 0
+    late, told, unread = False, 0, list[str]()
     with httpx.Client(timeout=5.0, trust_env=False) as client:
         asked: set[str] = set()
         while urls:
@@ -43,12 +44,15 @@ def command(
                 continue
             asked.add(url)
             if (found := _asked(client, url)) is None:
+                unread.append(url)
                 continue
             told += 1
             late |= bool(found.late)
             urls += [one for role in found.servers.values() for one in role]
             _tell(url, found)
-    raise typer.Exit(Ending.REFUSED if not told else Ending.FOUND if late else Ending.DONE)
+    if unread:
+        typer.echo(f"tidegate why: of {told + len(unread)} servers {len(unread)} could not be read: {', '.join(unread)}", err=True)
+    raise typer.Exit(Ending.REFUSED if not told else Ending.FOUND if late or unread else Ending.DONE)
 
 
 def _url(address: str) -> str:

@@ -1,11 +1,15 @@
 """A list of prompts over several Decodes, in real processes: each Decode serves its share, the choices are in the client's order, and a
-prompt that fails ends the whole list."""
+prompt that fails, a Decode that is killed or a client that leaves ends the whole list, and takes nothing along."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -14,14 +18,17 @@ import httpx
 import msgspec
 import pytest
 import torch
-from pair_tools import TEXT, config
+from pair_tools import TEXT, config, slow
 from serving_tools import JSON, Serving, serving
 
-from tidegate.engine.config import FaultSpec, RunConfig
+from tidegate.engine.config import FaultSpec
 from tidegate.engine.http import proxy
+from tidegate.engine.http.bodies import Completion
 from tidegate.engine.http.proxy import Proxy, ProxyConfig
 from tidegate.engine.model import Model, reference_generate
+from tidegate.engine.pair import Worker
 
+LONG = bool(os.environ.get("TIDEGATE_LONG"))
 LENGTHS = (90, 3, 41, 1, 88, 64, 17)
 NEW, CHUNK = 3, 48
 
@@ -40,25 +47,34 @@ def right() -> list[list[int]]:
 
 
 @contextmanager
-def two_decodes(**changes: Any) -> Iterator[tuple[Serving, list[str]]]:
-    """Servers of which two are Decodes, the first with `changes`; the addresses of those."""
+def two_decodes(other_faults: tuple[FaultSpec, ...] = (), **changes: Any) -> Iterator[tuple[Serving, Worker]]:
+    """Servers of which two are Decodes, "decode" with `changes`, and "other", the test's to kill."""
     c = config(new_tokens=NEW, concurrency=2, chunk=CHUNK, **changes)
     with serving(c) as servers:
-        other, url = servers.new_worker("decode", without_faults(servers.config))
+        other, url = servers.new_worker("decode", msgspec.structs.replace(servers.config, decode_faults=other_faults))
         try:
             body = msgspec.json.encode({"role": "decode", "url": url, "seconds": 600})
             assert httpx.post(servers.url["proxy"] + "/v1/instances", content=body, headers=JSON, trust_env=False).status_code == 200
             servers.url["other"] = url
-            yield servers, [servers.url["decode"], url]
-            other.stop()
-            other.left(60)
-            assert other.process.returncode == 0
+            yield servers, other
+            if other.process.poll() is None:
+                other.stop()
+                other.left(60)
+                assert other.process.returncode == 0
         finally:
             other.end()
 
 
-def without_faults(c: RunConfig) -> RunConfig:
-    return msgspec.structs.replace(c, decode_faults=())
+@contextmanager
+def proxy_here(servers: Serving, retries: int = 2) -> Iterator[str]:
+    """The address of a proxy in this process, where it can be changed."""
+    decoders = servers.url["decode"], servers.url["other"]
+    here = Proxy(ProxyConfig(prefillers=(servers.url["prefill"],), decoders=decoders, max_retries=retries))
+    here.start()
+    try:
+        yield here.server.url
+    finally:
+        here.stop()
 
 
 def ask(url: str) -> httpx.Response:
@@ -88,18 +104,14 @@ def unsorted(answers: list[Any]) -> Any:
 
 
 def test_a_list_is_spread_over_the_decodes_and_answered_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    with two_decodes() as (servers, decodes):
+    with two_decodes() as (servers, _):
         spread(servers, servers.url["proxy"])
-        planted = Proxy(ProxyConfig(prefillers=(servers.url["prefill"],), decoders=tuple(decodes)))
-        planted.start()
-        try:
+        with proxy_here(servers) as planted:
             for name, plant, told in (("shares", whole, "spread over both"), ("merged", unsorted, "the choices")):
                 with monkeypatch.context() as patched:
                     patched.setattr(proxy, name, plant)
                     with pytest.raises(AssertionError, match=told):
-                        spread(servers, planted.server.url)
-        finally:
-            planted.stop()
+                        spread(servers, planted)
 
 
 def until(done: Callable[[], bool], what: str) -> None:
@@ -110,6 +122,22 @@ def until(done: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"in a minute it has not come about that {what}")
 
 
+def rest(servers: Serving, *roles: str) -> None:
+    """Wait until they hold nothing of any request."""
+    for role in roles:
+        blocks = servers.figure(role, "tidegate_blocks")
+        until(lambda role=role, all_=blocks: servers.figure(role, "tidegate_blocks_free") == all_, f"{role} is empty")  # type: ignore[misc]
+
+
+def pulling(servers: Serving, *roles: str) -> bool:
+    return all(servers.figure(role, "tidegate_pulled_bytes_total") > 0 for role in roles)
+
+
+def opened(url: str) -> int:
+    """Requests that a proxy has not answered."""
+    return int(httpx.get(f"{url}/health", timeout=60, trust_env=False).json()["open"])
+
+
 def test_a_prompt_that_fails_ends_the_list_on_every_decode_and_is_named() -> None:
     fails = FaultSpec(where="read", mode="quiet", layer=2, nth=1)
     with two_decodes(decode_faults=(fails,)) as (servers, _):
@@ -118,8 +146,66 @@ def test_a_prompt_that_fails_ends_the_list_on_every_decode_and_is_named() -> Non
         failed = re.fullmatch(r"cmpl-r-[0-9a-f]{16}-([0-9]+)", answer.json()["error"]["request_id"])
         assert failed is not None, answer.text
         assert int(failed[1]) in range(len(LENGTHS))
-        assert servers.health("proxy")["open"] == 0
-        for role in ("decode", "other", "prefill"):
-            blocks = servers.figure(role, "tidegate_blocks")
-            until(lambda role=role, all_=blocks: servers.figure(role, "tidegate_blocks_free") == all_, f"{role} is empty")  # type: ignore[misc]
+        assert opened(servers.url["proxy"]) == 0
+        rest(servers, "decode", "other", "prefill")
+        spread(servers, servers.url["proxy"])
+
+
+ENDLESS, LONG_COPY = slow("read", 3600.0, layer=2), slow("read", 2.0, layer=2, chunk=1)
+
+
+async def holed(work: Any) -> list[Any]:
+    """Planted: what some Decode answered is the answer."""
+    return [one for one in await asyncio.gather(*work, return_exceptions=True) if isinstance(one, Completion)]
+
+
+def test_a_decode_that_is_killed_in_the_middle_of_a_list_leaves_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else may be asked, the client is told who it was; else another answers that share too."""
+    with two_decodes((ENDLESS,)) as (servers, other), proxy_here(servers, retries=0) as once, ThreadPoolExecutor(3) as clients:
+        with monkeypatch.context() as patched:
+            patched.setattr(proxy, "all_or_none", holed)
+            planted = clients.submit(ask, once)
+            until(lambda: pulling(servers, "decode", "other"), "both Decodes have read something")
+        asked = [clients.submit(ask, url) for url in (once, servers.url["proxy"])]
+        until(lambda: opened(once) == 2 and opened(servers.url["proxy"]) == 1, "all three lists are under way")
+        other.process.kill()
+        assert (planted.result().status_code, len(planted.result().json()["choices"]) < len(LENGTHS)) == (200, True), "planted: a hole"
+        told, moved = [one.result() for one in asked]
+        assert told.status_code == 503, told.text
+        assert f"no Decode served the request in 1 tries; the last: {servers.url['other']}: " in told.json()["error"]["message"]
+        for answer in (moved, ask(servers.url["proxy"])):
+            assert answer.status_code == 200, answer.text
+            assert [(choice["index"], choice["token_ids"]) for choice in answer.json()["choices"]] == list(enumerate(right()))
+        assert opened(once) == opened(servers.url["proxy"]) == 0
+        rest(servers, "decode", "prefill")
+
+
+async def stubborn(request: Any, work: Any) -> Any:
+    """Planted: what a client who has left asked for is done all the same."""
+    return await work
+
+
+def leave_in_the_middle(servers: Serving, url: str) -> None:
+    """As a client who asks for the list, and is gone when both Decodes have begun."""
+    body, at = msgspec.json.encode({"prompt": prompts()}), httpx.URL(url)
+    before = {role: servers.figure(role, "tidegate_pulled_bytes_total") for role in ("decode", "other")}
+    with socket.create_connection((at.host, at.port), timeout=60) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {at.host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        until(lambda: all(servers.figure(role, "tidegate_pulled_bytes_total") > was for role, was in before.items()), "both have begun")
+
+
+@pytest.mark.parametrize("planted", [False, *([True] if LONG else [])])
+def test_a_client_that_leaves_in_the_middle_of_a_list_ends_it_on_every_decode(monkeypatch: pytest.MonkeyPatch, planted: bool) -> None:
+    """With nobody to tell, each Decode reads no more than it had begun to; what it had is given back, and the next list is served."""
+    if planted:
+        monkeypatch.setattr(proxy, "while_connected", stubborn)
+    with two_decodes((LONG_COPY,), decode_faults=(LONG_COPY,)) as (servers, _), proxy_here(servers) as url:
+        leave_in_the_middle(servers, url)
+        until(lambda: opened(url) == 0, "the proxy has let go of it")
+        rest(servers, "decode", "other", "prefill")
+        model = servers.config.model_config()
+        row = model.torch_dtype.itemsize * model.cache_layers * (model.main_width + model.index_width)
+        pulled = sum(servers.figure(role, "tidegate_pulled_bytes_total") for role in ("decode", "other"))
+        assert (pulled == sum(LENGTHS) * row) == planted, "the list was read to its end"
         spread(servers, servers.url["proxy"])

@@ -115,7 +115,8 @@ def test_a_buffer_count_that_is_none_is_refused(value: Any) -> None:
 
 def test_prefetch_is_below_the_buffers_and_can_be_overridden() -> None:
     assert plan_layers(model(8), shared_buffers=4, prefetch_layers=3).prefetch_layers == 3
-    assert plan_layers(model(8), shared_buffers=1).prefetch_layers == 0
+    assert plan_layers(model(8), shared_buffers=1).prefetch_layers == 1, "left out: as soon as the one buffer is free"
+    assert plan_layers(model(8), shared_buffers=1, prefetch_layers=0).prefetch_layers == 0
     with pytest.raises(ConfigError, match="layerwise_prefetch_layers is 4: below the number of shared buffers, 4"):
         plan_layers(model(8), shared_buffers=4, prefetch_layers=4)
     for strange in (-1, True, "1"):

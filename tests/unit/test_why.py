@@ -1,4 +1,5 @@
-"""`tidegate why` over real servers whose owners say what the test wants: the exit code is that of the worst of them."""
+"""`tidegate why` over real servers whose owners say what the test wants: the exit code is that of the worst of them, and who
+cannot be read is not taken for one that waits for nothing."""
 
 from __future__ import annotations
 
@@ -36,3 +37,16 @@ def test_whoever_waits_too_long_is_found_whomever_is_asked_after_it(prefill: flo
     assert re.findall(r"^  (.) the step of (\w+) has waited", told.output, re.MULTILINE) == [
         ("!" if seconds > LIMIT else " ", role) for role, seconds in (("prefill", prefill), ("decode", decode))
     ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_server_that_cannot_be_read_is_named_and_is_no_good_news(known: bool) -> None:
+    """It is one that a proxy asks, or the only one."""
+    nobody = "http://127.0.0.1:1"
+    proxy = Proxy(ProxyConfig(prefillers=(nobody,)))
+    proxy.start()
+    told = CliRunner().invoke(app, ["why", proxy.server.url if known else nobody])
+    proxy.stop()
+    assert told.exit_code == (1 if known else 2), told.output
+    assert f"of {1 + known} servers 1 could not be read: {nobody}" in told.output
+    assert ("nothing waits" in told.output) == known
