@@ -50,10 +50,11 @@ def main(text: str) -> None:
     )  # fmt: skip
     engine.open()
     print(engine.port, flush=True)
-    prompt = range(sizes.tokens)
+    first = 0  # token of the next prompt: none begins as another does, or Prefill's pool would have its rows, and nothing be saved
     for _ in sys.stdin:
         for number in range(sizes.requests):
-            engine.admit(f"cmpl-{number:032x}-0", prompt, new_tokens=0)
+            engine.admit(f"cmpl-{number:032x}-0", range(first, first + sizes.tokens), new_tokens=0)
+            first += 1
         here = 0
         while here < sizes.requests and not (wrong := engine.failed()):
             done = engine.completed(wait=True) or []

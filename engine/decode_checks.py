@@ -28,13 +28,13 @@ class Plan(NamedTuple):
     """Where the rows of a step lie on both sides, whatever the layer.
 
     columns: of each kind the region it goes to, and in bytes where its ranges begin in Prefill's area and in a layer here, and their
-    lengths, int64 [blocks].
+    lengths, int64 [blocks], and the sum of those.
     """
 
     destination: Destination
     start: int
     stop: int
-    columns: dict[str, tuple[str, Offsets, Offsets, Offsets]]
+    columns: dict[str, tuple[str, Offsets, Offsets, Offsets, int]]
 
 
 class Announced(NamedTuple):
@@ -89,12 +89,12 @@ def checked_parts(a: Announced) -> list[Part]:
         for check in SLOT_CHECKS:
             check(a)
         offsets = a.compared[a.layer] = {area.name: area.offset for area in a.areas}
-    for name, (region, source, target, length) in _plan(a).columns.items():
+    for name, (region, source, target, length, total) in _plan(a).columns.items():
         if name not in offsets:
             continue
         pages = a.memory.pages[name]
         at = pages.at(a.layer) * pages.layer_bytes
-        parts.append(Part(region, source + offsets[name], target + at, length))
+        parts.append(Part(region, source + offsets[name], target + at, length, total))
     return parts
 
 
@@ -112,7 +112,8 @@ def _plan(a: Announced) -> Plan:
         own = due(sender, len(at), first=ready.start // pages.block_size)
         if own:
             part = slice(own.start, own.stop)
-            columns[name] = region_of(name, destination.attempt), at[part] * row, target[part] * row, count[part] * row
+            length = count[part] * row
+            columns[name] = region_of(name, destination.attempt), at[part] * row, target[part] * row, length, int(length.sum())
     a.table.plan = plan = Plan(destination, ready.start, ready.stop, columns)
     return plan
 

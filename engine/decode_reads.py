@@ -11,8 +11,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tidegate.engine.copying import Outcome, Work
 from tidegate.engine.decode_checks import kind_of
 from tidegate.engine.decode_peer import peer_name
@@ -68,7 +66,7 @@ class OneRead:
         if first:
             how = "ok" if outcome.ok else "quiet" if outcome.stopped else "unknown"
             for part in self._parts if outcome.ok else ():
-                core.pulled[kind_of(part.region)] += int(np.add.reduce(part.length))
+                core.pulled[kind_of(part.region)] += part.total
             core.execute(core.session.read_end(transfer, how, outcome.reason))
         elif outcome.stopped:
             core.execute(core.session.landed(transfer))

@@ -13,7 +13,8 @@ import zmq
 
 __all__ = ["has_frames", "receive", "send"]
 
-EVENTS, POLLIN, NOBLOCK, SNDMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
+EVENTS = zmq.EVENTS  # by its enumeration: for an option that is a bare number pyzmq looks that up, which takes longer than to ask
+POLLIN, NOBLOCK, SNDMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
 
 def has_frames(socket: zmq.Socket[bytes]) -> bool:

@@ -33,14 +33,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class _Answer(Generic[T]):
-    """What an asked call returned or raised; once, and by the owner's thread.  A bare lock wakes the asker: this is done twice a layer."""
+class _Made(Generic[T]):
+    """What a call returned or raised; once, and by the owner's thread."""
 
-    __slots__ = ("_come", "_error", "_value", "done")
+    __slots__ = ("_error", "_value", "done")
 
     def __init__(self) -> None:
-        self._come = threading.Lock()
-        self._come.acquire()
         self._error: BaseException | None = None
         self._value: T
         self.done = False
@@ -61,13 +59,30 @@ class _Answer(Generic[T]):
 
     def _end(self) -> None:
         self.done = True
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class _Answer(_Made[T]):
+    """One that another thread waits for.  A bare lock wakes it: this may be done twice a layer."""
+
+    __slots__ = ("_come",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._come = threading.Lock()
+        self._come.acquire()
+
+    def _end(self) -> None:
+        super()._end()
         self._come.release()
 
     def result(self) -> T:
         self._come.acquire()
-        if self._error is not None:
-            raise self._error
-        return self._value
+        return super().result()
 
 
 MOST = 200
@@ -148,16 +163,27 @@ class Owner:
 
         here: as in `post`.
         """
+        if here and self._turn.acquire(blocking=False):
+            return self._make_here(call)
         answer: _Answer[T] = _Answer()
         with self._asked_lock:
             if self._ended:
                 raise RuntimeError(self._ended)
             self._asked.add(answer)
-        self.post(partial(answer.make, call), here=here)
+        self.post(partial(answer.make, call))
         try:
             return answer.result()
         finally:
             self._asked.discard(answer)
+
+    def _make_here(self, call: Callable[[], T]) -> T:
+        """`call` in the turn that this thread has just taken: nobody waits for its answer."""
+        made: _Made[T] = _Made()
+        self._calls.append(partial(made.make, call))
+        self._take_turn()
+        if not made.done:  # what was posted before it went wrong
+            raise RuntimeError(f"{self._thread.name} failed: {self._interrupted}")
+        return made.result()
 
     def _rouse(self) -> None:
         self._woken = True
@@ -167,13 +193,13 @@ class Owner:
         """Do what the owner's thread would, which sleeps, with the calls that were posted; leave it messages, and what grows too long."""
         self._holder, rest = threading.get_ident(), True
         try:
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS if self._interrupted is None else 0):
                 for _ in range(len(self._calls)):
                     self._calls.popleft()()
                 self._after()
                 if not self._calls:
                     break
-            rest = self._stopping or self._pending()
+            rest = self._stopping or self._interrupted is not None or self._pending()
         except BaseException as error:  # nobody may go on with what it left half done
             self._interrupted = error
         self._holder = 0

@@ -22,12 +22,16 @@ Columns = tuple[Offsets, Offsets, Offsets]  # destination, source, length
 
 
 class Part(NamedTuple):
-    """What a pull reads into one region: three columns of equal length, in bytes; destinations count from the region's buffer."""
+    """What a pull reads into one region: three columns of equal length, in bytes; destinations count from the region's buffer.
+
+    total: the sum of `length`, where whoever made it keeps that; only to be counted with.
+    """
 
     region: str
     source: Sequence[int] | Offsets
     destination: Sequence[int] | Offsets
     length: Sequence[int] | Offsets
+    total: int = 0
 
 
 class PullBackend(Protocol):

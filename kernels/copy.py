@@ -8,8 +8,8 @@ share memory; the native path releases the GIL, the fallback gives the same byte
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from tidegate.kernels.dispatch import native_for
 __all__ = ["Bytes", "Offsets", "as_bytes", "checked_ranges", "copy_checked", "copy_ranges", "first_astray", "refuse_shared"]
 
 INT64 = np.dtype(np.int64)
+_addressof: Callable[[Any], int] = ctypes.addressof
+_a_byte_of: Callable[[Any], Any] = ctypes.c_char.from_buffer
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
@@ -99,7 +101,7 @@ def first_astray(offsets: Offsets, lengths: Offsets, spans: Offsets) -> int:
 def _address(array: npt.NDArray[Any]) -> int:
     """Of a contiguous array's first byte; `array.ctypes.data`, which takes four times as long, where it can be had otherwise."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
+        return _addressof(_a_byte_of(array))
     except (TypeError, ValueError):  # read-only, or empty
         return array.ctypes.data
 
