@@ -267,9 +267,8 @@ class DecodeSession(MeetsPrefill):
             group = self.groups[key] = CG.Done(group, transfer.member)
         state = self.attempts[attempt]
         if CG.CanSucceed(group) and RC.CanGot(state):
-            state = self.attempts[attempt] = RC.Got(state, transfer.chunk, transfer.layer)
-            if len(state.got) >= state.chunks * len(state.layers):  # with fewer it cannot be complete, and to ask that takes long
-                self._settle(attempt, effects)
+            self.attempts[attempt] = RC.Got(state, transfer.chunk, transfer.layer)
+            self._settle(attempt, effects)
 
     def _on_revoked(self, transfer: TransferId, effects: list[Effect]) -> None:
         read = self.reads.get(transfer, RD.Initial())

@@ -67,7 +67,7 @@ def decisive(model: Configuration, machines: Sequence[tuple[Path, Sequence[Conju
     setup = f"Registers == INSTANCE TLC\nASSUME \\A i \\in 1..{len(every)} : Registers!TLCSet(i, 0)\n"
     changed[model.module.stem] = text[:end] + setup + text[end:]
     plain = re.sub(r"^SPECIFICATION \w+", "SPECIFICATION Spec", model.without(model.properties), flags=re.MULTILINE)
-    result = model.run(changed, text=plain)
+    result = model.run(changed, text=plain, seconds=None)  # it reaches what the model reaches, and no more
     return {every[int(i) - 1] for i in SAID.findall(result.printed)}
 
 

@@ -5,7 +5,6 @@ Rules: the exit is good only if no verdict is open and, unless the table is to b
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
@@ -14,14 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.spec import mutant_table, widths
-from tidegate.spec.mutants import Mutant, Verdict, all_mutants, run_all
-from tidegate.spec.variant import configurations
+from tidegate.spec.mutant_jobs import judge_all
+from tidegate.spec.mutants import Mutant, Verdict, all_mutants
+from tidegate.spec.variant import Configuration, configurations
 
-__all__ = ["MOST_STATES", "run", "summary"]
+__all__ = ["MOST_STATES", "looked_in", "run", "summary"]
 
-MOST_STATES = 100_000
-"""Configurations with more states are left to `tidegate check`, except ALSO, which some conjuncts need."""
-ALSO = ("abort-requests",)
+MOST_STATES = 50_000
+"""In configurations with more states nothing is looked for; a row may name one all the same."""
 
 
 def run(machine: str = "", *, jobs: int = 2, write: bool = False, console: Console | None = None) -> bool:
@@ -48,21 +47,28 @@ def _judged(
     mutants: Sequence[Mutant], jobs: int, console: Console, keep: Callable[[Verdict], object] | None = None
 ) -> list[Verdict]:
     """keep: gets each verdict as it comes, so that an interrupted run loses none."""
-    models = [c for c in configurations() if (c.states <= MOST_STATES or c.name in ALSO) and not c.name.startswith(widths.WIDE)]
+    models = looked_in()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    lock = threading.Lock()
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"which conjuncts decide, in {len(models)} configurations", total=len(mutants))
+        task = progress.add_task("mutants", total=len(mutants))
 
         def told(v: Verdict) -> None:
-            with lock:
-                if keep:
-                    keep(v)
-                progress.update(task, description="mutants", advance=1)
-                where = f"{v.violated} in {v.configuration}, {v.steps} steps" if v.violated else ""
-                console.print(Text(f"{v.mutant.name}: {v.kind} {where}"), highlight=False)
+            if keep:
+                keep(v)
+            progress.update(task, advance=1)
+            where = f"{v.violated} in {v.configuration}, {v.steps} steps" if v.violated else ""
+            console.print(Text(f"{v.mutant.name}: {v.kind} {where}"), highlight=False)
 
-        return run_all(mutants, models, jobs=jobs, told=told)
+        def looked(model: Configuration, left: int) -> None:
+            console.print(Text(f"which conjuncts decide in {model.name}: known; {left} more configurations"), highlight=False)
+
+        table = mutant_table.read() if mutant_table.table_path().exists() else []
+        return judge_all(mutants, models, mutant_table.known(table), jobs=jobs, told=told, looked=looked)
+
+
+def looked_in() -> list[Configuration]:
+    """The configurations in which harm is looked for."""
+    return [c for c in configurations() if c.states <= MOST_STATES and not c.name.startswith(widths.WIDE)]
 
 
 def summary(verdicts: Sequence[Verdict]) -> Table:

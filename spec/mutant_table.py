@@ -19,7 +19,7 @@ from tidegate.spec.errors import SpecError
 from tidegate.spec.mutants import DEFENCE, Mutant, Verdict, all_mutants
 from tidegate.spec.paths import root
 
-__all__ = ["Entry", "differences", "document", "read", "stale", "table_path", "write"]
+__all__ = ["Entry", "differences", "document", "known", "read", "stale", "table_path", "write"]
 
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 HOW = "run `tidegate check --mutants --write` and read what it says of the new ones"
@@ -64,28 +64,37 @@ def read(path: Path | None = None) -> list[Entry]:
         raise SpecError(f"{path} is no table of mutants ({error}): {HOW}") from None
 
 
+def known(entries: Iterable[Entry]) -> dict[str, tuple[str, str]]:
+    """Of each row that says killed: where, and by which property (`mutant_jobs.Known`)."""
+    return {e.name: (e.configuration, e.violates) for e in entries if e.kind == "killed"}
+
+
 def stale(entries: Sequence[Entry], mutants: Iterable[Mutant] | None = None) -> list[str]:
     """One line for each conjunct that the table does not have, or has and should not, or has with another text."""
-    known = {e.name: e for e in entries}
+    rows = {e.name: e for e in entries}
     now = {m.name: m for m in (all_mutants() if mutants is None else mutants)}
-    out = [f"{m.name} ({m.text}) is new: {HOW}" for name, m in now.items() if name not in known]
-    out += [f"{name} ({e.conjunct}) is gone: {HOW}" for name, e in known.items() if name not in now]
+    out = [f"{m.name} ({m.text}) is new: {HOW}" for name, m in now.items() if name not in rows]
+    out += [f"{name} ({e.conjunct}) is gone: {HOW}" for name, e in rows.items() if name not in now]
     out += [
-        f"{name} was ({known[name].conjunct}), is ({m.text}): {HOW}"
+        f"{name} was ({rows[name].conjunct}), is ({m.text}): {HOW}"
         for name, m in now.items()
-        if name in known and known[name].conjunct != m.text
+        if name in rows and rows[name].conjunct != m.text
     ]
     return out + [f"{e.name} is open: {e.effect}" for e in entries if e.kind == "open"]
 
 
 def differences(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> list[str]:
-    """Where a judgement differs from the committed one in kind or in the property that breaks."""
-    known = {e.name: e for e in entries}
+    """Where a judgement differs from the committed one in anything that its row says."""
+    rows = {e.name: e for e in entries}
     out = []
-    for v in verdicts:
-        e = known.get(v.mutant.name)
-        if e is not None and (e.kind, e.violates) != (v.kind, v.violated):
-            out.append(f"{e.name}: committed {e.kind} {e.violates}, now {v.kind} {v.violated} ({v.effect}): {HOW}")
+    for now in map(entry, verdicts):
+        e = rows.get(now.name)
+        if e is not None and (e.kind, e.violates) != (now.kind, now.violates):
+            out.append(f"{e.name}: committed {e.kind} {e.violates}, now {now.kind} {now.violates} ({now.effect}): {HOW}")
+        elif e is not None and e != now:
+            fields = (f for f in e.__struct_fields__ if getattr(e, f) != getattr(now, f))
+            told = "; ".join(f"{f} was {getattr(e, f)!r}, is {getattr(now, f)!r}" for f in fields)
+            out.append(f"{e.name}: {told}: {HOW}")
     return out
 
 

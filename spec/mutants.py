@@ -14,16 +14,13 @@ Anything else is open, and fails the check.  The committed result is tla/mutants
 from __future__ import annotations
 
 import importlib
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from tidegate.spec import gen
 from tidegate.spec.bounds import Bounds
-from tidegate.spec.decisive import decisive, decisive_in_sessions
 from tidegate.spec.emit import snake
 from tidegate.spec.errors import SpecError
 from tidegate.spec.lockstep import lockstep
@@ -32,16 +29,12 @@ from tidegate.spec.paths import root
 from tidegate.spec.schedule import Replay, labels_of, replay
 from tidegate.spec.tlc_output import Result
 from tidegate.spec.variant import Configuration, configurations
-from tidegate.spec.world import World
 
-__all__ = ["DEFENCE", "Mutant", "Verdict", "all_mutants", "judge", "run_all", "where_decisive"]
+__all__ = ["DEFENCE", "Mutant", "Verdict", "again", "all_mutants", "judge"]
 
 DEFENCE = ("idle", "same")
 
 ORDERLY = ("ClaimOnce",)
-SMALL = 20_000
-
-_patching = threading.RLock()  # a machine module is one for the whole process
 
 
 @dataclass(frozen=True)
@@ -108,27 +101,11 @@ def all_mutants(machine: str = "") -> list[Mutant]:
     return [Mutant(conjunct, source) for source in sources for conjunct in conjuncts(source)]
 
 
-def where_decisive(mutants: Sequence[Mutant], models: Sequence[Configuration], jobs: int = 2) -> dict[str, list[Configuration]]:
-    """For each mutant, by name, the configurations in which its conjunct decides something, smallest first: in the model, or,
-    up to SMALL states, in the sessions."""
-    machines: dict[Path, list[Conjunct]] = {}
-    for m in mutants:
-        machines.setdefault(m.source, []).append(m.conjunct)
-    with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda model: decisive(model, list(machines.items())), models))
-    with _patching:
-        changed = [(m.conjunct, m.module, m.python()) for m in mutants]
-        for model, those in zip(models, found, strict=True):
-            if model.states <= SMALL:
-                those |= decisive_in_sessions(World(model.bounds), changed)
-    return {m.name: [model for model, those in zip(models, found, strict=True) if m.conjunct in those] for m in mutants}
-
-
-def judge(mutant: Mutant, models: Sequence[Configuration], looked_in: int) -> Verdict:
-    """Look where the conjunct decides (`models`) for harm; else say why none can come. looked_in: how many were looked at."""
+def judge(mutant: Mutant, models: Sequence[Configuration]) -> Verdict:
+    """Look for harm where the conjunct decides (`models`, smallest first); else say why none can come.  Changes its machine's module
+    while it works."""
     if not models:
-        reason = f"decides nowhere in {looked_in} configurations: the reachable graph is unchanged"
-        return Verdict(mutant, "idle", effect=reason, alone=_alone(mutant))
+        return Verdict(mutant, "idle", effect="decides nowhere: the reachable graph is unchanged", alone=_alone(mutant))
     opened: Verdict | None = None
     pairs, python = 0, mutant.python()
     compared: set[Bounds] = set()
@@ -137,8 +114,7 @@ def judge(mutant: Mutant, models: Sequence[Configuration], looked_in: int) -> Ve
         if opened is None:
             if model.bounds in compared:
                 continue
-            with _patching:
-                outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
+            outcome = lockstep(model.bounds, mutant.module, mutant.conjunct.guard, python)
             pairs, difference = pairs + outcome.pairs, outcome.difference
             if outcome.same and not difference:
                 compared.add(model.bounds)
@@ -194,10 +170,9 @@ def again(mutant: Mutant, model: Configuration, violates: str) -> Verdict:
 
 def _replayed(mutant: Mutant, model: Configuration, result: Result, python: str) -> Verdict:
     labels = labels_of(result)
-    with _patching:
-        real = replay(model.bounds, labels)
-        with gen.installed(mutant.module, python):
-            wrong = replay(model.bounds, labels)
+    real = replay(model.bounds, labels)
+    with gen.installed(mutant.module, python):
+        wrong = replay(model.bounds, labels)
     harmed = bool(wrong.wrong) and not real.wrong
     return Verdict(mutant, "killed" if harmed else "open", model.name, result.violated or "", len(labels),
                    _effect(wrong), _effect(real))  # fmt: skip
@@ -213,22 +188,3 @@ def _alone(mutant: Mutant) -> str:
     """The property that breaks when the machine alone is driven by every event, or nothing."""
     (model,) = configurations(module=f"{mutant.machine}Graph")
     return model.run(mutant.changed).violated or ""
-
-
-def run_all(
-    mutants: Sequence[Mutant],
-    models: Sequence[Configuration],
-    *,
-    jobs: int = 2,
-    told: Callable[[Verdict], None] = lambda verdict: None,
-) -> list[Verdict]:
-    """Judge all, `jobs` TLCs at a time; `told` hears each verdict as it comes, from any thread."""
-    decides = where_decisive(mutants, models, jobs)
-
-    def one(mutant: Mutant) -> Verdict:
-        verdict = judge(mutant, decides[mutant.name], len(models))
-        told(verdict)
-        return verdict
-
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one, mutants))

@@ -61,13 +61,15 @@ class Configuration:
 
         return PROPERTIES.sub(fewer, self.text)
 
-    def run(self, changed: Mapping[str, str], gone: Sequence[str] = (), text: str = "") -> Result:
+    def run(
+        self, changed: Mapping[str, str], gone: Sequence[str] = (), text: str = "", seconds: float | None = SECONDS
+    ) -> Result:
         """TLC's result with `changed` modules (name -> source). Raises SpecError where TLC cannot judge, or takes too long."""
         with scratch(self.module, changed) as place:
             config = place.module.parent / self.config.name
             config.write_text(text or self.without(gone))
             jvm = tlc.LIGHT if self.states < 20_000 else tlc.SMALL
-            result = tlc.run_tlc(place.module, config, library=place.library, jvm=jvm, seconds=SECONDS, options=SAME)
+            result = tlc.run_tlc(place.module, config, library=place.library, jvm=jvm, seconds=seconds, options=SAME)
         if result.violated == "<temporal>" and len(self.properties) == 1:
             result.violated = self.properties[0]
         return result

@@ -10,7 +10,7 @@ Complete needs every (chunk, layer) of the bound run.  The number of
 chunks is known from the final READY.  The last chunk alone proves
 nothing: no gate orders the chunks of an independent layer.
 
-sha256: 335002190cd3d92980ede0c43de428049fb151ec446c401f77c3ea8a2b973a0f
+sha256: 650cef2e2d6e1d54fe62692ad21e0889d0988ff5e86c18f8b291be7a74b4dc5e
 """
 
 from __future__ import annotations
@@ -163,70 +163,73 @@ def Got(s: State, c: int, l: Any) -> State:
 
 
 def CanComplete(s: State) -> bool:
-    """[tla/machines/RequestCompletion.tla:48]"""
+    """The last chunk is looked at first: it comes last, so that an attempt that still waits is told so at once.
+
+    [tla/machines/RequestCompletion.tla:49]
+    """
     return (
         s.phase == 'receiving'
         and s.chunks > 0
-        and all(all((c, l) in s.got for l in s.layers) for c in range(1, s.chunks + 1))
+        and all(all((s.chunks - k, l) in s.got for l in s.layers) for k in range(0, s.chunks - 1 + 1))
     )
 
 
 def Complete(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:51]"""
+    """[tla/machines/RequestCompletion.tla:52]"""
     return State(phase='complete', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def Depends(s: State) -> bool:
     """Does it wait for one life of Prefill, from which it has begun to read?  Before that any may serve it.
 
-    [tla/machines/RequestCompletion.tla:54]
+    [tla/machines/RequestCompletion.tla:55]
     """
     return s.phase == 'receiving'
 
 
 def CanFail(s: State) -> bool:
-    """[tla/machines/RequestCompletion.tla:56]"""
+    """[tla/machines/RequestCompletion.tla:57]"""
     return s.phase in {'allocated', 'registered', 'advertised', 'receiving', 'complete'}
 
 
 def Fail(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:57]"""
+    """[tla/machines/RequestCompletion.tla:58]"""
     return State(phase='failed', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def CanSchedule(s: State) -> bool:
     """Inference may begin.
 
-    [tla/machines/RequestCompletion.tla:60]
+    [tla/machines/RequestCompletion.tla:61]
     """
     return s.phase == 'complete'
 
 
 def Schedule(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:61]"""
+    """[tla/machines/RequestCompletion.tla:62]"""
     return State(phase='scheduled', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def CanFinish(s: State) -> bool:
     """Inference has ended.
 
-    [tla/machines/RequestCompletion.tla:64]
+    [tla/machines/RequestCompletion.tla:65]
     """
     return s.phase == 'scheduled'
 
 
 def Finish(s: State) -> State:
-    """[tla/machines/RequestCompletion.tla:65]"""
+    """[tla/machines/RequestCompletion.tla:66]"""
     return State(phase='released', layers=s.layers, chunks=s.chunks, got=s.got)
 
 
 def Events(*, Layers: Any, MaxChunks: Any) -> Set[AnyEvent]:
-    """[tla/machines/RequestCompletion.tla:67]"""
+    """[tla/machines/RequestCompletion.tla:68]"""
     return Records(EventLayers, op=frozenset(('Allocate',)), layers=Powerset(Layers) - frozenset((EMPTY,))) | Records(EventChunks, op=frozenset(('Count',)), chunks=interval(1, MaxChunks)) | Records(EventChunkLayer, op=frozenset(('Got',)), chunk=interval(1, MaxChunks), layer=Layers) | Records(Event, op=frozenset(('Register', 'Advertise', 'Receive', 'Complete', 'Fail', 'Schedule', 'Finish')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:
-    """[tla/machines/RequestCompletion.tla:72]"""
+    """[tla/machines/RequestCompletion.tla:73]"""
     if e.op == 'Allocate':
         return CanAllocate(s)
     if e.op == 'Register':
@@ -251,7 +254,7 @@ def Enabled(s: State, e: AnyEvent) -> bool:
 
 
 def Step(s: State, e: AnyEvent) -> State:
-    """[tla/machines/RequestCompletion.tla:84]"""
+    """[tla/machines/RequestCompletion.tla:85]"""
     if e.op == 'Allocate':
         return Allocate(s, e.layers)
     if e.op == 'Register':

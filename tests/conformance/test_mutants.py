@@ -10,7 +10,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from tidegate.spec import mutant_table
+from tidegate.spec import mutant_jobs, mutant_table
 from tidegate.spec.decisive import decisive, decisive_in_sessions
 from tidegate.spec.errors import SpecError
 from tidegate.spec.lockstep import lockstep
@@ -88,6 +88,31 @@ def test_a_row_whose_counterexample_does_no_harm_is_noticed():
     wrong = msgspec.structs.replace(entry, violates="GateBeforePublish", configuration=SMALL)
     (line,) = mutant_table.differences([wrong], [judged_again(wrong)])
     assert "now open GateBeforePublish" in line
+
+
+@pytest.mark.skipif(not os.environ.get("TIDEGATE_LONG"), reason="asks where three conjuncts decide")
+def test_what_is_not_killed_where_its_row_says_is_looked_for():
+    """One row is right, one names a property that does not break there, one is of defence: all get the verdict that is true."""
+    rows = {e.name: e for e in ENTRIES if e.name in ("Binding.CanBind#1", "Binding.CanAccept#1", "Read.CanLanded#1")}
+    wrong = mutant_table.known(rows.values()) | {"Binding.CanAccept#1": (SMALL, "PublishAfterComplete")}
+    looked = []
+    verdicts = mutant_jobs.judge_all([MUTANTS[name] for name in rows], configurations([SMALL]), wrong, jobs=1,
+                                     looked=lambda model, left: looked.append((model.name, left)))  # fmt: skip
+    assert mutant_table.differences(list(rows.values()), verdicts) == []
+    assert looked == [(SMALL, 0)]
+
+
+def test_any_other_word_of_a_row_is_compared():
+    entry = next(e for e in quickest() if e.machine == "Binding")
+    verdict = judged_again(entry)
+    for field, other in {"steps": 1, "effect": "nothing", "real": "nothing", "configuration": "pool"}.items():
+        (line,) = mutant_table.differences([msgspec.structs.replace(entry, **{field: other})], [verdict])
+        assert line.startswith(f"{entry.name}: {field} was {other!r}, is {getattr(entry, field)!r}")
+
+
+def test_configurations_that_differ_in_what_they_check_are_asked_once():
+    found = mutant_jobs.apart(configurations(["live-gates", "live-runs", "messages", "live-blocks"]))
+    assert [[m.name for m in same] for same in found.values()] == [["live-blocks"], ["messages"], ["live-gates", "live-runs"]]
 
 
 def test_what_is_idle_decides_nowhere():

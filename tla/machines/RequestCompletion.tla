@@ -45,9 +45,10 @@ Count(s, n) == [s EXCEPT !.chunks = n]
 CanGot(s) == s.phase = "receiving"
 Got(s, c, l) == [s EXCEPT !.got = @ \cup {<<c, l>>}]
 
+\* The last chunk is looked at first: it comes last, so that an attempt that still waits is told so at once.
 CanComplete(s) == /\ s.phase = "receiving"
                   /\ s.chunks > 0
-                  /\ \A c \in 1..s.chunks : \A l \in s.layers : <<c, l>> \in s.got
+                  /\ \A k \in 0..(s.chunks - 1) : \A l \in s.layers : <<s.chunks - k, l>> \in s.got
 Complete(s) == [s EXCEPT !.phase = "complete"]
 
 \* Does it wait for one life of Prefill, from which it has begun to read?  Before that any may serve it.

@@ -89,7 +89,7 @@ ReadEnd(t, a, how) ==
             LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, m) THEN @ ELSE CG!Landed(@, m)
             IN IF failed /\ CG!CanFail(g1, m) THEN CG!Fail(g1, m) ELSE g1]
     /\ IF failed THEN Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
-                 ELSE Settle(a, attempts[a], dests[a], Open(a, groups'))
+                 ELSE UNCHANGED attempts /\ Drain(a, dests[a], Open(a, groups'))
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ blamed' = IF failed THEN blamed \cup {<<"run", t[1]>>} ELSE blamed
     /\ ev' = [op |-> "ReadEnd", transfer |-> t, attempt |-> a, how |-> how]
@@ -106,9 +106,9 @@ Landed(t, a) ==
     /\ dest' = [dest EXCEPT ![block[a]][<<t[2], t[3]>>] = Brings(@, t[4], Junk)]
     /\ reads' = [reads EXCEPT ![t] = RD!Landed(@)]
     /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, t[4]) THEN CG!Landed(@, t[4]) ELSE @]
-    /\ Settle(a, attempts[a], dests[a], Open(a, groups'))
+    /\ Drain(a, dests[a], Open(a, groups'))
     /\ ev' = [op |-> "Landed", transfer |-> t, attempt |-> a]
-    /\ UNCHANGED <<runs, slots, transfers, pool, lane, bindings, block, net, used, mem, pooled, registered, taken, history>>
+    /\ UNCHANGED <<runs, slots, transfers, pool, lane, attempts, bindings, block, net, used, mem, pooled, registered, taken, history>>
 
 \* A report that nobody has answered is sent again.
 ResendReport(t) ==
@@ -137,7 +137,7 @@ OnReady(m, keep) ==
     THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
          /\ reads' = [reads EXCEPT ![t] = RD!Begin(@)]
          /\ groups' = [groups EXCEPT ![g] = IF CG!CanBegin(@, t[4]) THEN CG!Begin(@, t[4]) ELSE @]
-         /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s2)]
+         /\ attempts' = [attempts EXCEPT ![a] = s2]      \* what has just begun to be read completes nothing
          /\ io' = io \cup {[op |-> "read", transfer |-> t, attempt |-> a, right |-> right]}
          /\ net' = Rest(m, keep)
          /\ UNCHANGED <<runs, slots, transfers, pool, lane, dests, block, mem, pooled, dest, registered, taken, owner, history>>

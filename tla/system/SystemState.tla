@@ -202,13 +202,15 @@ Emptied(s, open) ==
     LET s1 == IF FI!CanClose(s, Rank) THEN FI!Close(s, Rank) ELSE s
     IN IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
 
-\* Attempt a is in state s, its destination in state d: both go on as far as they may, and when the destination is reclaimed
-\* the allocator is told.
-Settle(a, s, d, open) ==
+\* The destination of attempt a is in state d: it goes on as far as it may, and when it is reclaimed the allocator is told.
+Drain(a, d, open) ==
     LET d1 == Emptied(d, open) IN
-    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
     /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(d1) THEN FI!Reclaim(d1) ELSE d1]
     /\ owner' = IF FI!CanReclaim(d1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
+\* And the attempt itself is in state s.  The end of a copy lets the destination go on alone: nothing is complete that was not so before.
+Settle(a, s, d, open) ==
+    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
+    /\ Drain(a, d, open)
 
 -------------------------------------------------------------------------------
 (* Messages.                                                                *)
