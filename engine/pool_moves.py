@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tidegate.engine.copying import Job, Work
 from tidegate.engine.pool_layout import ExtentLayout
-from tidegate.kernels.copy import Bytes, Offsets, checked_ranges, copy_ranges
+from tidegate.kernels.copy import Bytes, Offsets, checked_ranges, copy_checked, refuse_shared
 
 __all__ = ["Moves"]
 
@@ -35,7 +35,10 @@ class Moves(msgspec.Struct, frozen=True):
         cls, arena: Bytes, memory: Bytes, layout: ExtentLayout, layer: int, objects: Sequence[tuple[int, int, bool]], offsets: Offsets, *,
         save: bool,
     ) -> Moves:  # fmt: skip
-        """objects: (extent, rows, moved); offsets: [objects, areas], in `memory`.  ValueError for a range that leaves either."""
+        """objects: (extent, rows, moved); offsets: [objects, areas], in `memory`.  ValueError for a range that leaves either, and where
+        the two share memory.
+        """
+        refuse_shared(arena, memory)
         row_bytes = layout.row_bytes(layer)
         shape = (len(objects), len(row_bytes))
         offsets = np.asarray(offsets)
@@ -49,14 +52,16 @@ class Moves(msgspec.Struct, frozen=True):
         (to_size, to), (from_size, from_) = sides if save else reversed(sides)
         to, from_, lengths = checked_ranges(to_size, from_size, to, from_, lengths.ravel())
         in_arena, in_memory = (to, from_) if save else (from_, to)
-        return cls(arena, memory, in_arena, in_memory, lengths, np.tile(moved.astype(bool), shape[1]))
+        return cls(arena, memory, in_arena, in_memory, lengths, np.concatenate([moved.astype(bool)] * shape[1]))
 
     def save(self, work: Work, *, record: bool) -> Job:
         """Memory to arena."""
-        memory, arena, length = self.in_memory[self.moved], self.in_arena[self.moved], self.lengths[self.moved]
+        columns = self.in_arena, self.in_memory, self.lengths
+        if not self.moved.all():
+            columns = columns[0][self.moved], columns[1][self.moved], columns[2][self.moved]
 
         def copy() -> tuple[int, int]:
-            return copy_ranges(self.arena, self.memory, arena, memory, length), int(length.sum())
+            return copy_checked(self.arena, self.memory, *columns), int(columns[2].sum())
 
         ranges = np.stack([self.in_memory, self.in_arena, self.lengths], 1).tolist() if record else []
         return Job("save", work, ranges, self._saved, None, copy)
@@ -65,7 +70,7 @@ class Moves(msgspec.Struct, frozen=True):
         """Arena to memory."""
 
         def copy() -> tuple[int, int]:
-            copies = copy_ranges(self.memory, self.arena, self.in_memory, self.in_arena, self.lengths)
+            copies = copy_checked(self.memory, self.arena, self.in_memory, self.in_arena, self.lengths)
             return copies, int(self.lengths.sum())
 
         ranges = np.stack([self.in_arena, self.in_memory, self.lengths], 1).tolist() if record else []
