@@ -183,7 +183,10 @@ class LocalPool:
         with self._lock:
             self._need_open()
             stored = {key: p for key in keys if key not in self._writing and (p := self._pinned.get(key)) and p.pins}
-            items = [self._writable(key) for key in keys if key not in stored]
+            own = [key for key in keys if key not in stored] if stored else keys
+            items = [item for key in own if (item := self._writing.get(key)) and not item.removed and not item.failed]
+            if len(items) < len(own):
+                items = [self._writable(key) for key in own]  # one of them says why
             if any(layer in item.begun for item in items):
                 raise PoolError(f"layer {layer} is saved already: a layer is written once")
             self._renewed(list(stored), list(stored.values()))
@@ -226,7 +229,7 @@ class LocalPool:
         self, keys: Sequence[bytes], layer: int, view: Bytes, offsets: Offsets, stored: Mapping[bytes, _Pinned], *, save: bool
     ) -> Moves:
         places: list[_Writing | _Pinned] = [stored.get(key) or self._writing[key] for key in keys]
-        objects = [(place.extent, place.rows, isinstance(place, _Writing)) for place in places]
+        objects = [place.extent for place in places], [place.rows for place in places], [type(place) is _Writing for place in places]
         return Moves.of(self._arena, view, self.layout, layer, objects, offsets, save=save)
 
     def _within(self, deadline: float, copy: Callable[[], tuple[int, int]]) -> Callable[[], tuple[int, int]]:
