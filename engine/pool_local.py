@@ -86,6 +86,7 @@ class LocalPool:
         self._lock, self._drained = threading.Lock(), False
         self._writing: dict[bytes, _Writing] = {}
         self._pinned: dict[bytes, _Pinned] = {}
+        self._leaving: set[bytes] = set()  # let go, and not given back: a copy uses them
         self._workers = CopyWorkers("pool", threads=threads, recorder=recorder, faults=faults)
         self._fills = CopyWorkers("pool-fill", threads=threads, faults=faults)
 
@@ -139,6 +140,7 @@ class LocalPool:
                     raise PoolError(f"{key.hex()} is not pinned: each pin is taken back once")
             for key in keys:
                 self._pinned[key].pins -= 1
+            self._leaving.update(key for key in keys if not self._pinned[key].pins)
             self._settle(keys)
 
     def evict(self, keys: Sequence[bytes]) -> list[bool]:
@@ -149,6 +151,7 @@ class LocalPool:
             own = [key for key in keys if key in self._writing]
             for key in own:
                 self._writing[key].removed = True
+            self._leaving.update(own)
             self._settle(own)
             self._index.remove([key for key in keys if key not in own])
 
@@ -180,7 +183,10 @@ class LocalPool:
         with self._lock:
             self._need_open()
             stored = {key: p for key in keys if key not in self._writing and (p := self._pinned.get(key)) and p.pins}
-            items = [self._writable(key) for key in keys if key not in stored]
+            own = [key for key in keys if key not in stored] if stored else keys
+            items = [item for key in own if (item := self._writing.get(key)) and not item.removed and not item.failed]
+            if len(items) < len(own):
+                items = [self._writable(key) for key in own]  # one of them says why
             if any(layer in item.begun for item in items):
                 raise PoolError(f"layer {layer} is saved already: a layer is written once")
             self._renewed(list(stored), list(stored.values()))
@@ -223,7 +229,7 @@ class LocalPool:
         self, keys: Sequence[bytes], layer: int, view: Bytes, offsets: Offsets, stored: Mapping[bytes, _Pinned], *, save: bool
     ) -> Moves:
         places: list[_Writing | _Pinned] = [stored.get(key) or self._writing[key] for key in keys]
-        objects = [(place.extent, place.rows, isinstance(place, _Writing)) for place in places]
+        objects = [place.extent for place in places], [place.rows for place in places], [type(place) is _Writing for place in places]
         return Moves.of(self._arena, view, self.layout, layer, objects, offsets, save=save)
 
     def _within(self, deadline: float, copy: Callable[[], tuple[int, int]]) -> Callable[[], tuple[int, int]]:
@@ -245,7 +251,8 @@ class LocalPool:
                 for item in items if outcome.stopped else ():
                     item.copies -= 1
                 try:
-                    self._settle(keys)
+                    if self._leaving:
+                        self._settle(keys)
                 except PoolError:  # the copy's owner must hear of its end all the same
                     log.exception("%s: its objects could not be given back", job.kind)
             on_outcome(outcome)
@@ -272,16 +279,20 @@ class LocalPool:
             item = self._pinned[key] = _Pinned(place.extent, place.rows, expiry, item.pins if item else 0)
         item.expiry = expiry
         item.pins += 1
+        self._leaving.discard(key)
 
     def _renewed(self, keys: Sequence[bytes], items: Sequence[_Pinned]) -> float:
         """Until when the pins last; PoolError where one is gone."""
-        now = self._clock()
-        if min((item.expiry for item in items), default=math.inf) - now < self._pin_seconds / 2:
+        if not items:
+            return math.inf
+        now, expiry = self._clock(), min([item.expiry for item in items])
+        if expiry - now < self._pin_seconds / 2:
             if not self._index.renew(keys, now + self._pin_seconds):
                 raise PoolError("a pin has expired and its object may be gone: pin again, and heed the answer")
+            expiry = now + self._pin_seconds
             for item in items:
-                item.expiry = now + self._pin_seconds
-        return min((item.expiry for item in items), default=math.inf)
+                item.expiry = expiry
+        return expiry
 
     def _settle(self, keys: Sequence[bytes]) -> None:
         """Give back those that were let go and that no copy uses."""
@@ -293,3 +304,4 @@ class LocalPool:
             del self._pinned[key]
         for key in removed:
             del self._writing[key]
+        self._leaving.difference_update(unpinned, removed)

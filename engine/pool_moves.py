@@ -7,15 +7,13 @@ the pool, and not moved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tidegate.engine.copying import Job, Work
 from tidegate.engine.pool_layout import ExtentLayout
-from tidegate.kernels.copy import Bytes, Offsets, checked_ranges, copy_ranges
+from tidegate.kernels.copy import Bytes, Offsets, checked_ranges, copy_checked, refuse_shared
 
 __all__ = ["Moves"]
 
@@ -32,31 +30,36 @@ class Moves(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, arena: Bytes, memory: Bytes, layout: ExtentLayout, layer: int, objects: Sequence[tuple[int, int, bool]], offsets: Offsets, *,
-        save: bool,
+        cls, arena: Bytes, memory: Bytes, layout: ExtentLayout, layer: int, objects: tuple[list[int], list[int], list[bool]],
+        offsets: Offsets, *, save: bool,
     ) -> Moves:  # fmt: skip
-        """objects: (extent, rows, moved); offsets: [objects, areas], in `memory`.  ValueError for a range that leaves either."""
+        """objects: of each its extent, its rows, and whether it is moved; offsets: [objects, areas], in `memory`.  ValueError for a range
+        that leaves either, and where the two share memory.
+        """
+        refuse_shared(arena, memory)
         row_bytes = layout.row_bytes(layer)
-        shape = (len(objects), len(row_bytes))
+        shape = (len(objects[0]), len(row_bytes))
         offsets = np.asarray(offsets)
         if offsets.shape != shape or offsets.dtype.kind not in "iu":
             raise ValueError(f"offsets of shape {offsets.shape} and type {offsets.dtype} for {shape[0]} objects of {shape[1]} areas: "
                              "one whole number for each")  # fmt: skip
-        extents, rows, moved = np.array(objects, np.int64).reshape(-1, 3).T
+        extents, rows, moved = np.array(objects[0], np.int64), np.array(objects[1], np.int64), np.array(objects[2], np.bool_)
         in_arena = (extents * layout.size)[None, :] + layout.area_offsets(layer)[:, None]
         lengths = row_bytes[:, None] * rows[None, :]
         sides = [(arena.size, in_arena.ravel()), (memory.size, offsets.T.ravel())]
         (to_size, to), (from_size, from_) = sides if save else reversed(sides)
         to, from_, lengths = checked_ranges(to_size, from_size, to, from_, lengths.ravel())
         in_arena, in_memory = (to, from_) if save else (from_, to)
-        return cls(arena, memory, in_arena, in_memory, lengths, np.tile(moved.astype(bool), shape[1]))
+        return cls(arena, memory, in_arena, in_memory, lengths, np.concatenate([moved] * shape[1]))
 
     def save(self, work: Work, *, record: bool) -> Job:
         """Memory to arena."""
-        memory, arena, length = self.in_memory[self.moved], self.in_arena[self.moved], self.lengths[self.moved]
+        columns = self.in_arena, self.in_memory, self.lengths
+        if not self.moved.all():
+            columns = columns[0][self.moved], columns[1][self.moved], columns[2][self.moved]
 
         def copy() -> tuple[int, int]:
-            return copy_ranges(self.arena, self.memory, arena, memory, length), int(length.sum())
+            return copy_checked(self.arena, self.memory, *columns), int(columns[2].sum())
 
         ranges = np.stack([self.in_memory, self.in_arena, self.lengths], 1).tolist() if record else []
         return Job("save", work, ranges, self._saved, None, copy)
@@ -65,7 +68,7 @@ class Moves(msgspec.Struct, frozen=True):
         """Arena to memory."""
 
         def copy() -> tuple[int, int]:
-            copies = copy_ranges(self.memory, self.arena, self.in_memory, self.in_arena, self.lengths)
+            copies = copy_checked(self.memory, self.arena, self.in_memory, self.in_arena, self.lengths)
             return copies, int(self.lengths.sum())
 
         ranges = np.stack([self.in_arena, self.in_memory, self.lengths], 1).tolist() if record else []

@@ -57,6 +57,7 @@ class _Run:
 
     def __init__(self, keys: list[bytes], stops: list[int], blocks: tuple[int, ...], block_size: int) -> None:
         self._firsts, self._block_size = [0, *stops[:-1]], block_size
+        self._up_to = {0: 0} | {stop: i for i, stop in enumerate(stops, 1)}  # objects that end before a token or at it
         self.keys, self.stops = keys, stops
         self.rows = [stop - first for first, stop in zip(self._firsts, stops, strict=True)]
         self.at: Offsets
@@ -75,7 +76,7 @@ class _Run:
 
     def objects(self, first: int, end: int) -> slice:
         """Those that hold tokens [first, end), which begin and end where objects do."""
-        return slice(self.stops.index(first) + 1 if first else 0, self.stops.index(end) + 1)
+        return slice(self._up_to[first], self._up_to[end])
 
 
 class PoolCopies:
@@ -283,7 +284,11 @@ class PoolCopies:
     def _offsets(self, state: _Run, objects: slice, slot: int, layer: int | None = None) -> Offsets:
         """Where in the layer memory each area of each object begins (in which `layer` has rows)."""
         areas = self.memory.layout.areas_of(slot, layer)
-        return np.stack([area.offset + state.at[objects] * area.row_bytes for area in areas], 1)
+        at, out = state.at[objects], np.empty((len(areas), objects.stop - objects.start), np.int64)
+        for area, row in zip(areas, out, strict=True):
+            np.multiply(at, area.row_bytes, out=row)
+            row += area.offset
+        return out.T
 
     def _when_stopped(self, step: TransferId, state: _Run, call: Callable[[Outcome], None]) -> OnOutcome:
         """What to tell a copy of the run; it counts as under way until the owner's thread has heard of its end."""
