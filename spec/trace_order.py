@@ -247,6 +247,7 @@ def _sent_by_decode(file: File) -> dict[Key, int]:
     """Key of a message -> the first line of Decode that may have sent it."""
     sent: dict[Key, int] = {}
     refused: dict[Key, int] = {}
+    ended, forgotten = set[Key](), set[int]()  # a READY of what was read is refused when its attempt is not known any more
     for index, line in enumerate(file.lines):
         a = line.arguments
         if line.op == "Registered":
@@ -255,8 +256,13 @@ def _sent_by_decode(file: File) -> dict[Key, int]:
             sent.setdefault((line.op.upper(), a["attempt"]), index)
         elif line.op == "ReadEnd":
             sent.setdefault(("READ_DONE" if a["how"] == "ok" else "READ_FAILED", *a["transfer"]), index)
+            refused.pop(("READ_FAILED", *a["transfer"]), None)
+            ended.add(tuple(a["transfer"]))
+        elif line.op == "Deliver" and tag_of(a["message"]) == "RETIRED":
+            forgotten.add(a["message"].attempt)
         elif line.op == "Deliver" and tag_of(a["message"]) == "READY":
-            refused.setdefault(("READ_FAILED", *key_of(a["message"])[1:]), index)
+            if (step := _step(a["message"].transfer)) not in ended or a["message"].attempt in forgotten:
+                refused.setdefault(("READ_FAILED", *step), index)
         elif line.op == "Deliver" and tag_of(a["message"]) == "RUN_FAILED":
             refused.setdefault(("RETIRE", a["message"].attempt), index)
     for key, index in refused.items():

@@ -135,9 +135,29 @@ def revokes(pair):
     pair.settle()
 
 
+def comes_long_after(pair):
+    """A READY comes again when its attempt is forgotten, and is refused, as it was not when it came first.  RETIRED comes often: so that,
+    of all that Decode is told, the READY comes late, and its refusal early of what Prefill is."""
+    kept, deliver = {}, pair.deliver
+
+    def keeping(message):
+        kept.setdefault(type(message).__name__, message)
+        deliver(message)
+
+    pair.deliver = keeping
+    advertised(pair, "a", 1)
+    pair.settle()
+    for _ in range(30):
+        deliver(kept["Retired"])
+    deliver(kept["Ready"])
+    deliver(pair.net.popleft())
+    advertised(pair, "b", 2)
+    pair.settle()
+
+
 SCENARIOS = {
     "resends": resends, "losses": loses, "duplicates": doubles, "a quiet failure": fails("read"),
     "an unknown failure": fails("read", "unknown"), "a failed save": fails("save"),
     "a failed load": fails("load", chunk=2, layer=1), "an abort": aborts, "an abort during a computation": aborts_a_computation,
-    "an eviction": evicts,
+    "an eviction": evicts, "a READY of what is forgotten": comes_long_after,
 }  # fmt: skip
