@@ -170,7 +170,7 @@ class Owner:
             if self._ended:
                 raise RuntimeError(self._ended)
             self._asked.add(answer)
-        self.post(partial(answer.make, call))
+        self.post(partial(answer.make, call), here=here)
         try:
             return answer.result()
         finally:

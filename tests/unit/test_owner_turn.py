@@ -132,6 +132,14 @@ def test_an_error_that_is_nobodys_ends_the_owner_whoever_has_the_turn(bench: Ben
         bench.owner.ask(lambda: 7, here=True)
 
 
+def test_once_it_went_wrong_in_a_turn_nobody_has_another(bench: Bench) -> None:
+    bench.owner._interrupted = IndexError("what it was")  # as a thread leaves it that has just had the turn, before the owner's has woken
+    with pytest.raises(RuntimeError, match="bench failed: what it was"):
+        bench.owner.ask(lambda: bench.done.append("made"), here=True)
+    assert bench.crashed.wait(60)
+    assert bench.done == []
+
+
 def test_an_interruption_leaves_nothing_half_done_to_anybody(bench: Bench) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
