@@ -44,7 +44,7 @@ class Hostile(RuleBasedStateMachine):
         budgets = {fault: 2 for fault in faults if lease or fault != "revoke"}
         self.world = World(Bounds(
             layers=3, shared=frozenset((1, 2)), chunks=chunks, runs=4, attempts=2, blocks=blocks, members=members,
-            decode_ranks=members if lanes == 2 else 1, lanes=lanes, read_lease=lease,
+            decode_ranks=members, lanes=lanes, read_lease=lease,
             retiring=chunks == 1 or not faults.isdisjoint(DEATHS), giving_way=chunks == 2,
             **budgets,  # type: ignore[arg-type]
         ), decode=self.decode)  # fmt: skip

@@ -37,6 +37,20 @@ AREAS = {"main": CONFIG.main_width, "index": CONFIG.index_width}
 KEYS = chain_keys(root_key("layout", "model"), PROMPT, (24, 48, 60))
 
 
+class Overwritten(threading.Event):
+    """Set once layer 2 has taken the slot of layer 0, which it does not do before the copy that is to wait for it has begun."""
+
+    def __init__(self, waited_for):
+        super().__init__()
+        self.begun = threading.Event()
+        if not waited_for:
+            self.begun.set()
+
+    def wait(self, timeout=None):
+        self.begun.set()
+        return super().wait(timeout)
+
+
 class Path:
     """PrefillKV of one request over two slots; `wait` says which copies a slot waits for before it is overwritten."""
 
@@ -51,7 +65,7 @@ class Path:
         for name, pages in self.decode.memory.pages.items():
             self.backend.register(name, pages.memory, pages.spans(self.blocks))
         self.wait, self.open, self.epoch = wait, {0: [], 1: []}, 0
-        self.overwritten = overwritten  # set once layer 2 has taken the slot of layer 0
+        self.overwritten = overwritten
 
     def view(self, layer, first, end):
         return [self.memory.view(SLOT_OF_LAYER[layer], name)[0, first:end] for name in AREAS]
@@ -71,6 +85,8 @@ class Path:
         for kind, ended in self.open[slot]:
             assert kind not in self.wait or ended.wait(10)
         self.open[slot] = []
+        if layer == 2:
+            assert self.overwritten.begun.wait(60)
         self.epoch += 1
         self.work = Work(slot, self.epoch, {"layer": layer, "chunk": self.chunk})
         for view in self.view(layer, 0, len(PROMPT)):
@@ -120,7 +136,7 @@ class Path:
 def tokens(folder, recorder, wait=("save", "read"), faults=None, overwritten=None):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    model, path = Model.random(CONFIG, 4), Path(folder, recorder, wait, faults, overwritten or threading.Event())
+    model, path = Model.random(CONFIG, 4), Path(folder, recorder, wait, faults, overwritten or Overwritten(False))
     for chunk, start in enumerate(range(0, len(PROMPT), CHUNK)):
         path.begin_chunk(chunk, start, min(start + CHUNK, len(PROMPT)))
         model.prefill_chunk(PROMPT[start : start + CHUNK], start, path)
@@ -164,7 +180,7 @@ def test_the_parts_give_the_reference_tokens_and_events_that_agree(tmp_path):
 @pytest.mark.parametrize("kind", ["read", "save"])
 def test_a_slot_overwritten_too_early_shows_in_tokens_and_events(tmp_path, kind):
     recorder = Recorder(tmp_path / "t.jsonl", "both")
-    overwritten = threading.Event()
+    overwritten = Overwritten(True)
 
     def faults(which, work):
         first = which == kind and (work.labels["layer"], work.labels["chunk"]) == (0, 0)
