@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tidegate.engine.cli import app
 from tidegate.engine.config import GIB, Request, RunConfig
 from tidegate.engine.model import Model, ModelConfig, ResidentKV, reference_prefill, save_checkpoint
-from tidegate.engine.pair import PairResult
+from tidegate.engine.pair import PairError, PairResult
 from tidegate.engine.recorder import content_tag
 
 LONG = bool(os.environ.get("TIDEGATE_LONG"))
@@ -66,22 +66,55 @@ def test_drafts_save_forwards_and_change_nothing(folder: Path, p_tp: int, d_tp: 
     assert stats["forwards"] + stats["accepted"] == len(c.requests) * c.new_tokens
 
 
-@pytest.mark.parametrize(("d_tp", "preempt_after"), [(1, 3), *([(1, 1), (2, 2)] if LONG else [])])
-def test_requests_that_draft_take_turns(folder: Path, d_tp: int, preempt_after: int) -> None:
-    """Six requests, places for two, and blocks for the longest and little else: who gives way in the midst of drafts goes on with the
-    bits that it gets alone."""
+def crowd(folder: Path, preempt_after: int, d_tp: int = 1) -> RunConfig:
+    """Six requests that draft, places for two, and blocks for the longest and little else."""
     prompts = (TEXT[:150], TEXT[7:10], TEXT[:96] + OTHER, TEXT[3:20], TEXT[50:190], TEXT[20:29])
     c = drafting(folder, requests=tuple(Request(f"r{n}", tuple(prompt)) for n, prompt in enumerate(prompts)), concurrency=2,
                  preempt_after=preempt_after, d_tp=d_tp, p_tp=d_tp)  # fmt: skip
-    c = msgspec.structs.replace(c, host_memory_gib=(c.request_blocks + 3) * c.block_bytes / GIB).checked()
+    return msgspec.structs.replace(c, host_memory_gib=(c.request_blocks + 3) * c.block_bytes / GIB).checked()
+
+
+@pytest.mark.parametrize(("d_tp", "preempt_after"), [(1, 3), *([(1, 1), (2, 2)] if LONG else [])])
+def test_requests_that_draft_take_turns(folder: Path, d_tp: int, preempt_after: int) -> None:
+    """Who gives way in the midst of drafts goes on with the bits that it gets alone."""
+    c = crowd(folder, preempt_after, d_tp)
     result, compared = run(c)
-    assert len(compared) == len(prompts)
+    assert len(compared) == len(c.requests)
     assert all(one.equal for one in compared), compared
     stats = result.stats["decode"]
     assert stats["preempted"] > 0
     assert stats["dropped"] > 0
     assert 0 < stats["accepted"] < stats["drafted"]
     assert stats["places_free"] == stats["places"] == c.concurrency
+
+
+GOES_ON = """
+from tidegate.engine import decode_turns, decode_worker
+real = decode_turns.Turns._preempt
+def preempt(self, may):
+    one = real(self, may)
+    {wrong}
+    return one
+decode_turns.Turns._preempt = preempt
+decode_worker.main()
+"""
+WRONGLY = {
+    "a token too early": "at = one.decoding; at.token, at.position = one.tokens[-2], at.position - 1",
+    "believing its drafts": "at = one.decoding; one.tokens += at.drafts; at.position += len(at.drafts); "
+                            "at.token, at.drafts = [at.token, *at.drafts][-1], []",
+}  # fmt: skip
+"""Whoever gave way, with `new_tokens` still to be made in all."""
+
+
+@pytest.mark.skipif(not LONG, reason="the short run shows that it goes on rightly")
+@pytest.mark.parametrize("wrong", WRONGLY)
+def test_planted_who_gave_way_in_the_midst_of_drafts_goes_on_wrongly(folder: Path, wrong: str) -> None:
+    def judged() -> None:
+        _, compared = run(crowd(folder, 3), decode_argv=[sys.executable, "-c", GOES_ON.format(wrong=WRONGLY[wrong])])
+        assert all(one.equal for one in compared), "other bits"
+
+    with pytest.raises((PairError, AssertionError), match=r"other bits|are there, and its blocks hold"):
+        judged()
 
 
 def test_a_row_that_looks_ahead_is_reused_only_where_the_next_token_is_the_same(folder: Path) -> None:

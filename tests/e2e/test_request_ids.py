@@ -4,8 +4,9 @@ failed; after one ended; and while one lives.  Each is a request of its own, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import msgspec
@@ -14,6 +15,7 @@ from pair_tools import TEXT, config
 from serving_tools import JSON, Serving, serving
 
 from tidegate.engine.config import FaultSpec, RunConfig
+from tidegate.engine.http.proxy import Proxy, ProxyConfig
 from tidegate.engine.model import Model, reference_generate
 
 NAME = {"X-Request-Id": "again"}
@@ -24,9 +26,9 @@ def right(c: RunConfig, prompt: bytes) -> list[int]:
     return list(reference_generate(Model.random(c.model_config(), c.seed), tuple(prompt), c.chunk, c.new_tokens)[0])
 
 
-def ask(servers: Serving, prompt: bytes, timeout: float = 120.0) -> httpx.Response:
+def ask(url: str, prompt: bytes, timeout: float = 120.0) -> httpx.Response:
     body = msgspec.json.encode({"prompt": list(prompt)})
-    return httpx.post(f"{servers.url['proxy']}/v1/completions", content=body, headers=JSON | NAME, trust_env=False, timeout=timeout)
+    return httpx.post(f"{url}/v1/completions", content=body, headers=JSON | NAME, trust_env=False, timeout=timeout)
 
 
 def tokens(answer: httpx.Response) -> list[int]:
@@ -42,7 +44,31 @@ def until(done: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"in a minute it has not come about that {what}")
 
 
-def test_a_request_id_that_is_used_again_names_another_request() -> None:
+def two_at_once(c: RunConfig, url: str, prompts: list[bytes]) -> set[str]:
+    """The names of two requests under one id; AssertionError unless each has one of its own, and its own answer."""
+    with ThreadPoolExecutor(2) as clients:
+        found = list(clients.map(lambda prompt: ask(url, prompt), prompts))
+    assert [tokens(one) for one in found] == [right(c, prompt) for prompt in prompts], "two that live at once"
+    names = {one.json()["id"] for one in found}
+    assert len(names) == len(prompts), names
+    assert all(name.startswith("cmpl-again-") for name in names), names
+    return names
+
+
+@contextmanager
+def named_by_clients(servers: Serving, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Planted: the address of a proxy that takes what a client calls a request for its name."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Proxy, "_name", lambda self, given: given)
+        here = Proxy(ProxyConfig(prefillers=(servers.url["prefill"],), decoders=(servers.url["decode"],)))
+        here.start()
+        try:
+            yield here.server.url
+        finally:
+            here.stop()
+
+
+def test_a_request_id_that_is_used_again_names_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
     start = FaultSpec(where="send", what="START", mode="double", delay=LATE, nth=1)
     fails = FaultSpec(where="read", mode="quiet", layer=2, nth=1)
     c = config(proxy_faults=(start,), decode_faults=(fails,), new_tokens=4)
@@ -50,18 +76,16 @@ def test_a_request_id_that_is_used_again_names_another_request() -> None:
     with serving(c) as servers:
         began = time.monotonic()
         with pytest.raises(httpx.ReadTimeout):
-            ask(servers, prompts[0], timeout=0.5)
-        failed = ask(servers, prompts[1])
+            ask(servers.url["proxy"], prompts[0], timeout=0.5)
+        failed = ask(servers.url["proxy"], prompts[1])
         assert failed.status_code == 500, failed.text
-        assert tokens(ask(servers, prompts[2])) == right(c, prompts[2]), "after one that failed"
-        with ThreadPoolExecutor(2) as clients:
-            found = list(clients.map(lambda prompt: ask(servers, prompt), prompts[3:]))
-        assert [tokens(one) for one in found] == [right(c, prompt) for prompt in prompts[3:]], "two that live at once"
-        names = {one.json()["id"] for one in found} | {failed.headers["X-Request-Id"]}
+        assert tokens(ask(servers.url["proxy"], prompts[2])) == right(c, prompts[2]), "after one that failed"
+        names = {*two_at_once(c, servers.url["proxy"], prompts[3:]), "cmpl-" + failed.headers["X-Request-Id"]}
         assert len(names) == 3, names
-        assert all("again-" in name for name in names), names
         time.sleep(max(0.0, began + LATE + 0.5 - time.monotonic()))  # the STARTs of the first life have come
-        assert tokens(ask(servers, prompts[0])) == right(c, prompts[0]), "the prompt of the first life, asked for anew"
+        assert tokens(ask(servers.url["proxy"], prompts[0])) == right(c, prompts[0]), "the prompt of the first life, asked for anew"
+        with named_by_clients(servers, monkeypatch) as url, pytest.raises((AssertionError, KeyError)):
+            two_at_once(c, url, prompts[3:])
         for role in ("prefill", "decode"):
             blocks = servers.figure(role, "tidegate_blocks")
             until(lambda role=role, all_=blocks: servers.figure(role, "tidegate_blocks_free") == all_, f"{role} is empty")
