@@ -195,8 +195,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def prefill_blocks(self) -> int:
         """Blocks in each of Prefill's layer buffers: the longest prompts that can be here at once find room."""
-        lengths = [len(request.prompt) for request in self.requests] + [self.max_prompt] * self.concurrency
-        return self.num_blocks or sum(-(-n // self.block_size) for n in sorted(lengths)[-self.concurrency :])
+        longer = sorted(n for request in self.requests if (n := len(request.prompt)) > self.max_prompt)[-self.concurrency :]
+        blocks = sum(-(-n // self.block_size) for n in longer)
+        return self.num_blocks or blocks + (self.concurrency - len(longer)) * -(-self.max_prompt // self.block_size)
 
     @property
     def block_bytes(self) -> int:

@@ -28,6 +28,7 @@ BAD: dict[str, list[str]] = {
     "layerwise_independent_layers names [8]: layers with a cache are numbered 0 to 7": ["--independent-layers", "8"],
     "layerwise_prefetch_layers is 3: below the number of shared buffers": ["--prefetch-layers", "3"],
     "layerwise_prefetch_layers is 1: below the number of shared buffers, 1": ["--prefetch-layers", "1", "--shared-buffers", "1"],
+    "--concurrency: 100000000 requests at once": ["--concurrency", "100000000"],
     "topk_buffer_size is 100: a hot buffer is made of whole blocks of 64": ["--hot-buffer", "100"],
     "topk_buffer_size is 16: a hot buffer is made": ["--hot-buffer", "16", "--block-size", "16"],
     "--block-size, --hot-buffer: topk_buffer_size is 1": ["--hot-buffer", "1", "--block-size", "8"],
