@@ -3,11 +3,20 @@
 Run by spec/museum_probe.py in a process of its own, with and without the fault.
 """
 
+import queue
+import threading
+
+import numpy as np
 import torch
 
 from tidegate.engine.blocks import BlockAllocator
+from tidegate.engine.copying import Fault, Work
 from tidegate.engine.hot_buffer import HotBuffers, Reader
 from tidegate.engine.paged_rows import PagedRows, RowKind
+from tidegate.engine.pool_client import Client
+from tidegate.engine.pool_index import Index
+from tidegate.engine.pool_layout import ExtentLayout
+from tidegate.engine.pool_local import LocalPool
 from tidegate.kernels import Residency, forced
 
 BLOCK = 4
@@ -86,3 +95,48 @@ def new_row_in_the_pool():
     buffers.fetch(0, [reader], step)
     got = buffers.memory[0][0, 0, step.slots[0, 0], 0].item()
     assert got == 77.0, f"the row just written as 77 is read from the host pool as {got:.0f}"
+
+
+OBJECT = ExtentLayout(rows=4, layers=((8,),), name="probe")  # 32 bytes
+A, B = b"a" * 32, b"b" * 32
+
+
+def a_dead_writer_keeps_no_name():
+    """NoneHalfWritten: what a dead process was writing can be written by another."""
+    pool = LocalPool(OBJECT, 2)
+    try:
+        dead = Index(pool._folder.env, Client(2**22 + 1, 1), 2)  # no process has this id
+        dead._change(lambda t: t.join(dead._client))
+        dead.allocate([A], [4], None)
+        (first,) = pool.allocate([A], [4])
+        pool.recover()
+        (then,) = (first,) if first == "new" else pool.allocate([A], [4])
+        assert then == "new", f"an object that a dead process was writing is {first}, and {then} after a recovery: nobody can write it"
+    finally:
+        pool.close()
+
+
+def a_load_does_not_outlast_its_pin():
+    """FillReadsStored: a load that ended well has read the object that it was asked for."""
+    now, hold, outcomes = [0.0], threading.Event(), queue.Queue()
+    pool = LocalPool(OBJECT, 1, pin_seconds=10.0, clock=lambda: now[0], faults=lambda kind, _: Fault(hold=hold) if kind == "load" else None)
+
+    def write(key, number):
+        pool.allocate([key], [4])
+        pool.save([key], 0, np.full(32, number, np.uint8), np.array([[0]]), Work(0, 1), outcomes.put)
+        outcomes.get(timeout=30)
+        pool.finish([key])
+
+    try:
+        write(A, 1)
+        pool.pin([A])
+        got = np.zeros(32, np.uint8)
+        pool.load([A], 0, got, np.array([[0]]), Work(0, 1), outcomes.put)
+        now[0] = 11.0
+        write(B, 2)
+        hold.set()
+        outcome = outcomes.get(timeout=30)
+        assert not outcome.ok or (got == 1).all(), f"the load of object 1 ended well and read the bytes of object {got[0]}"
+    finally:
+        hold.set()
+        pool.close()
