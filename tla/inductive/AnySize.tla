@@ -168,11 +168,13 @@ Emptied(s, open) ==
     LET s1 == IF FI!CanClose(s, Rank) THEN FI!Close(s, Rank) ELSE s
     IN IF FI!CanDrained(s1, Rank, open) THEN FI!Drained(s1, Rank) ELSE s1
 
-Settle(a, s, d, open) ==
+Drain(a, d, open) ==
     LET d1 == Emptied(d, open) IN
-    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
     /\ dests' = [dests EXCEPT ![a] = IF FI!CanReclaim(d1) THEN FI!Reclaim(d1) ELSE d1]
     /\ owner' = IF FI!CanReclaim(d1) THEN [owner EXCEPT ![block[a]] = 0] ELSE owner
+Settle(a, s, d, open) ==
+    /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s)]
+    /\ Drain(a, d, open)
 
 START(a) == [op |-> "START", attempt |-> a]
 ABORT(a) == [op |-> "ABORT", attempt |-> a]
@@ -237,7 +239,7 @@ ReadEnd(t, a, how) ==
             LET g1 == IF how = "unknown" \/ ~CG!CanLanded(@, m) THEN @ ELSE CG!Landed(@, m)
             IN IF failed /\ CG!CanFail(g1, m) THEN CG!Fail(g1, m) ELSE g1]
     /\ IF failed THEN Settle(a, FailAttempt(attempts[a]), Invalidate(dests[a]), Open(a, groups'))
-                 ELSE Settle(a, attempts[a], dests[a], Open(a, groups'))
+                 ELSE UNCHANGED attempts /\ Drain(a, dests[a], Open(a, groups'))
     /\ net' = net \cup {Report(RD!Report(reads'[t]), t)}
     /\ UNCHANGED <<prefill, bindings, block, mem, registered, replies, verdicts>>
 
@@ -250,8 +252,8 @@ Landed(t, a) ==
     /\ io' = io \ {op}
     /\ reads' = [reads EXCEPT ![t] = RD!Landed(@)]
     /\ groups' = [groups EXCEPT ![g] = IF CG!CanLanded(@, t[4]) THEN CG!Landed(@, t[4]) ELSE @]
-    /\ Settle(a, attempts[a], dests[a], Open(a, groups'))
-    /\ UNCHANGED <<prefill, bindings, block, net, mem, registered, history>>
+    /\ Drain(a, dests[a], Open(a, groups'))
+    /\ UNCHANGED <<prefill, attempts, bindings, block, net, mem, registered, history>>
 
 ResendReport(t) ==
     /\ RD!Unanswered(reads[t])
@@ -411,7 +413,7 @@ OnReady(x) ==
        THEN /\ bindings' = [bindings EXCEPT ![a] = bound]
             /\ reads' = [reads EXCEPT ![t] = RD!Begin(@)]
             /\ groups' = [groups EXCEPT ![g] = IF CG!CanBegin(@, m) THEN CG!Begin(@, m) ELSE @]
-            /\ attempts' = [attempts EXCEPT ![a] = SettleAttempt(s2)]
+            /\ attempts' = [attempts EXCEPT ![a] = s2]
             /\ io' = io \cup {[op |-> "read", transfer |-> t, attempt |-> a, right |-> right]}
             /\ UNCHANGED net
        ELSE /\ net' = net \cup {Report("READ_FAILED", t)}
