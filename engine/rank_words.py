@@ -236,7 +236,7 @@ _hand = msgspec.msgpack.Decoder(HandWord)
 
 
 def pack_part(part: Part) -> PartWord:
-    source, destination, length = (np.asarray(column, np.int64).tobytes() for column in part[1:])
+    source, destination, length = (np.asarray(column, np.int64).tobytes() for column in (part.source, part.destination, part.length))
     return part.region, source, destination, length
 
 
