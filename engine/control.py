@@ -21,7 +21,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
-from tidegate.engine.multipart import send
+from tidegate.engine.multipart import new_socket, send
 from tidegate.engine.token import configured_token, guard, present
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
@@ -148,7 +148,7 @@ def each(bodies: Sequence[bytes], take: Callable[[Message], None], drop: Callabl
 
 def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     """Takes what it is given to send at once, whoever is there to read it."""
-    socket = context.socket(kind)
+    socket = new_socket(context, kind)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, MAX_UNREAD)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)

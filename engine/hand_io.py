@@ -19,6 +19,7 @@ import zmq
 
 from tidegate.engine.endings import FAILED, end_with_any_thread
 from tidegate.engine.hands import HandConfig
+from tidegate.engine.multipart import new_socket
 from tidegate.engine.rank_words import Failed, HandWord, pack
 
 __all__ = ["Leader", "run_hand"]
@@ -40,7 +41,7 @@ class Leader:
         self.socket = self._connect(str(self.told.rank).encode())
 
     def _connect(self, identity: bytes) -> zmq.Socket[bytes]:
-        socket = self.context.socket(zmq.DEALER)
+        socket = new_socket(self.context, zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, identity)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
@@ -65,11 +66,11 @@ class Leader:
         self._leaving.acquire()
         logging.getLogger(__name__).error("%s", reason)
         own = zmq.Context()  # the socket is its owner's: an error of another thread goes a way of its own
-        socket = own.socket(zmq.DEALER)
+        socket = new_socket(own, zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, b"%d" % -self.told.rank)
         socket.connect(self.told.address)
         socket.send(pack(Failed(reason)))
-        socket.close(linger=500)
+        socket.close()
         own.term()
         os._exit(FAILED)
 

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from tidegate.engine.multipart import new_socket
 from tidegate.engine.owner import Owner
 from tidegate.engine.rank_words import Failed, HandWord, Here, LeaderWord, Stats, Stop, pack, unpack_hand
 from tidegate.protocol.errors import RemoteProtocolError
@@ -53,7 +54,7 @@ def rank_argv(module: str) -> list[str]:
 
 def private_socket(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], str]:
     """(ROUTER, its address), to which the system lets only processes of this user connect."""
-    socket = context.socket(zmq.ROUTER)
+    socket = new_socket(context, zmq.ROUTER)
     for option in (zmq.SNDHWM, zmq.RCVHWM):
         socket.setsockopt(option, 0)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

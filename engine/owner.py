@@ -241,7 +241,7 @@ class Owner:
         finally:
             self._answer_nobody(why)
             for socket in self._sockets:
-                socket.close(linger=200)
+                socket.close()
 
     def _make_calls(self) -> None:
         while self._calls:

@@ -19,6 +19,7 @@ from pathlib import Path
 import zmq
 
 from tidegate.engine.errors import ConfigError
+from tidegate.engine.multipart import new_socket
 
 __all__ = ["LEAST", "bearer", "configured_token", "guard", "is_bearer", "present"]
 
@@ -92,7 +93,7 @@ def guard(
     if not token:
         return None
     socket.plain_server, socket.zap_domain = True, DOMAIN
-    asked = context.socket(zmq.REP)
+    asked = new_socket(context, zmq.REP)
     asked.bind(ZAP)
     return asked, partial(_answer, asked, token.encode())
 
