@@ -22,6 +22,7 @@ import zmq
 from msgspec import Meta
 
 from tidegate.engine.multipart import new_socket, send
+from tidegate.engine.noise import Change
 from tidegate.engine.token import configured_token, guard, present
 from tidegate.protocol.errors import RemoteProtocolError
 from tidegate.protocol.messages import VERSION, Message, decode, encode
@@ -112,12 +113,12 @@ def _checked(data: bytes, kind: type[T]) -> T:
 
 
 class Outbox:
-    """Messages for one peer, until its owner has nothing else to do at the moment: they leave together, and wait for nobody.  noise: makes
-    of them what really leaves; for tests.
+    """Messages for one peer, until its owner has nothing else to do at the moment: they leave together, and wait for nobody.  changes: make
+    of them, one after the other, what really leaves; for tests.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], noise: Callable[[list[bytes]], list[bytes]] | None = None) -> None:
-        self._socket, self._noise = socket, noise
+    def __init__(self, socket: zmq.Socket[bytes], changes: Sequence[Change] = ()) -> None:
+        self._socket, self._changes = socket, changes
         self._waiting: list[bytes] = []
 
     def add(self, message: Message) -> None:
@@ -125,9 +126,10 @@ class Outbox:
 
     def flush(self, *address: bytes) -> None:
         """Send them all.  address: the peer's, where the socket has several."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            bodies = self._noise(waiting) if self._noise else waiting
+        if self._waiting or self._changes:
+            bodies, self._waiting = self._waiting, []
+            for change in self._changes:
+                bodies = change(bodies)
             for first in range(0, len(bodies), MAX_FRAMES):
                 send(self._socket, [*address, MESSAGE, *bodies[first : first + MAX_FRAMES]])
 

@@ -9,7 +9,7 @@ this Prefill is at a port that another user has opened.  Owner's thread only.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import zmq
@@ -19,7 +19,7 @@ from tidegate.engine.fault_spec import MessageFaults
 from tidegate.engine.http.prefill_server import Call, Done
 from tidegate.engine.http.server import Refused
 from tidegate.engine.listeners import why_foreign
-from tidegate.engine.noise import Noise
+from tidegate.engine.noise import Change
 from tidegate.engine.owner import Owner
 from tidegate.engine.prefill_link import Receiver
 from tidegate.engine.returning import is_dead
@@ -39,8 +39,8 @@ STILL_THERE = 2.0
 class Link:
     """One endpoint.  incarnation: of the Decode that has our layout, 0 if none has; pending: calls that wait for it."""
 
-    def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes], noise: Noise | None) -> None:
-        self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket, noise)
+    def __init__(self, endpoint: Endpoint, socket: zmq.Socket[bytes], changes: Sequence[Change]) -> None:
+        self.endpoint, self.socket, self.out = endpoint, socket, control.Outbox(socket, changes)
         self.incarnation = 0
         self.met: control.Welcome | None = None  # the latest life that welcomed us
         self.greeted = 0.0
@@ -96,7 +96,7 @@ class DecodeLinks:
                 call.answer.give(Refused(503, f"Decode at {call.host}:{call.port} is not asked: {why}", again=True))
                 return
             socket = control.connect(self._context, call.port, call.host, incarnation=self._hello.incarnation)
-            link = self._links[endpoint] = Link(endpoint, socket, self._faults.noise())
+            link = self._links[endpoint] = Link(endpoint, socket, self._faults.changes())
             self._owner.add(link.socket, partial(self._frames, link))
         if link.incarnation == call.start.incarnation:
             self._begin(link, call)

@@ -65,7 +65,7 @@ class Peers:
             if len(self.lives) >= MAX_PEERS:
                 peer.close()
                 return self._answer("", f"this Decode serves {MAX_PEERS} Prefills already")
-            self.lives[hello.incarnation], self._out[hello.incarnation] = peer, control.Outbox(self._socket, self._faults.noise())
+            self.lives[hello.incarnation], self._out[hello.incarnation] = peer, control.Outbox(self._socket, self._faults.changes())
         self._at.pop(peer.address, None)  # where it was before it connected anew nobody is
         self._at[address], peer.address = peer, address
         return self._answer(peer.digest)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 
-from tidegate.engine.noise import Noise
+from tidegate.engine.noise import Change, Disorder, Noise
 
 __all__ = ["FaultSpec", "MessageFaults"]
 
@@ -22,14 +23,14 @@ class FaultSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One injected fault, for tests: the `nth` (from 1; 0: every) matching copy or message of the worker that has it; or, with a
     `chance` below 1, that share of them, which `seed` and their count decide.
 
-    where: read, save, load, fill, attend, send, or wire (what leaves for a peer at one moment: `Noise`); what: for send the message's tag,
+    where: read, save, load, fill, attend, send, or wire (what leaves for a peer at one moment); what: for send the message's tag,
     else ignored; delay: seconds; layer, chunk,
-    attempt: 0 matches any; mode: ok (only the delay), quiet, unknown for copies; ok, lose, double for messages.  A delayed message
-    is START only, in the proxy.
+    attempt: 0 matches any; mode: ok (only the delay), quiet, unknown for copies; ok, lose, double for messages; ok (`Noise`), reorder
+    (`Disorder`) for the wire.  A delayed message is START only, in the proxy.
     """
 
     where: Literal["read", "save", "load", "fill", "attend", "send", "wire"]
-    mode: Literal["ok", "quiet", "unknown", "lose", "double"] = "ok"
+    mode: Literal["ok", "quiet", "unknown", "lose", "double", "reorder"] = "ok"
     what: str = ""
     nth: int = 0
     delay: float = 0.0
@@ -68,10 +69,12 @@ class MessageFaults:
                 return {"lose": 0, "double": 2}.get(spec.mode, 1), spec.delay
         return 1, 0.0
 
-    def noise(self) -> Noise | None:
-        """For one peer's messages, or None where nobody asked for it."""
-        mine = [spec for spec in self._specs if spec.where == "wire"]
-        return Noise(lambda: next((spec.seed + self._seen[spec] for spec in mine if self._due(spec)), None)) if mine else None
+    def changes(self) -> tuple[Change, ...]:
+        """What happens, one after the other, to one peer's messages when they leave; nothing where nobody asked for it."""
+        return tuple((Disorder if s.mode == "reorder" else Noise)(partial(self._seed, s)) for s in self._specs if s.where == "wire")
+
+    def _seed(self, spec: FaultSpec) -> int | None:
+        return spec.seed + self._seen[spec] if self._due(spec) else None
 
     def copies_of(self, tag: str) -> int:
         """As `message`, without a delay."""

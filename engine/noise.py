@@ -1,7 +1,8 @@
-"""What a broken network or a mad peer adds to what it says, for tests: bytes that mean nothing, and messages that once meant something.
+"""What a broken network or a mad peer makes of what is said, for tests: more of it, or another order.
 
-Rules: every true message leaves, in its order; what is added stands before, between and behind; what is added and whole was said by this
-very side before, to this very peer, so it may cost nobody anything; all else must be refused for its own sake.
+Rules: every true message leaves; `Noise` leaves their order alone, and adds before, between and behind; what it adds and is whole was said
+by this very side before, to this very peer, so it may cost nobody anything; all else must be refused for its own sake.  `Disorder` adds
+nothing, and keeps nothing longer than until its owner looks again whether something is to leave: nothing is lost, only late.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from collections.abc import Callable
 
 from tidegate.protocol.messages import VERSION
 
-__all__ = ["Noise"]
+__all__ = ["Change", "Disorder", "Noise"]
+
+Change = Callable[[list[bytes]], list[bytes]]
+"""What leaves in place of what was to leave together; asked each time, though it be nothing."""
 
 MOST, KEPT, LONGEST = 3, 100, 2000
 
 
 class Noise:
-    """Of one peer.  due: asked once for what leaves together; the seed of what is added to it, None for nothing."""
+    """Adds bytes that mean nothing, and messages that once meant something.  Of one peer.  due: asked once for what leaves together; the
+    seed of what is added to it, None for nothing.
+    """
 
     def __init__(self, due: Callable[[], int | None]) -> None:
         self._due = due
@@ -26,6 +32,8 @@ class Noise:
 
     def __call__(self, bodies: list[bytes]) -> list[bytes]:
         """`bodies`, and more if it is due."""
+        if not bodies:
+            return bodies
         self._said.extend(bodies)
         if (seed := self._due()) is None:
             return bodies
@@ -49,3 +57,22 @@ class Noise:
                 return true[:2] + b"\x91" * LONGEST + true[2:]
             case _:
                 return true
+
+
+class Disorder:
+    """Of one peer.  due: as of `Noise`; the seed of the order, and of who stays behind."""
+
+    def __init__(self, due: Callable[[], int | None]) -> None:
+        self._due = due
+        self._kept: list[bytes] = []
+
+    def __call__(self, bodies: list[bytes]) -> list[bytes]:
+        """`bodies` and then what was kept; if it is due, of `bodies` some, in any order, and the others next time."""
+        late, self._kept = self._kept, []
+        if not bodies or (seed := self._due()) is None:
+            return bodies + late
+        draw = random.Random(seed)
+        mixed = draw.sample(bodies, len(bodies))
+        stay = draw.randint(0, len(mixed))
+        self._kept = mixed[:stay]
+        return mixed[stay:] + late

@@ -35,6 +35,7 @@ KINDS: dict[str, Kind] = {
     "silence": Kind("a message that is said once is lost: START, ABORT, RUN_FAILED, BLOCKS", costs=True),
     "dup": Kind("a message comes twice", costs=False),
     "wire": Kind("among what is said comes what means nothing, or meant something once", costs=False),
+    "order": Kind("what is said together comes in another order, or later", costs=False),
     "slow": Kind("a read, save or load takes long", costs=False),
     "fail": Kind("a read fails, and nothing lands", costs=True),
     "unknown": Kind("a read fails, and its bytes may land later", costs=True),
@@ -137,6 +138,8 @@ def _specs(names: Collection[str], draw: random.Random) -> tuple[tuple[FaultSpec
         proxy.append(spec("send", "double", 0.2, what="START"))
     if "wire" in names:
         both.append(spec("wire", "ok", 0.15))
+    if "order" in names:
+        both.append(spec("wire", "reorder", 0.3))
     if "silence" in names:
         both += [spec("send", "lose", 0.05, what=tag) for tag in SAID_ONCE]
         proxy.append(spec("send", "lose", 0.05, what="START"))

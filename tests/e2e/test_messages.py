@@ -117,3 +117,38 @@ def test_strangers_and_garbage_are_counted_and_change_nothing() -> None:
     result, compared = run(c, on_line=visit)
     assert all(one.equal for one in compared), compared
     assert result.stats["decode"]["refused"] == sent
+
+
+def test_every_message_in_any_order(tmp_path: Path) -> None:
+    """What each side says together comes mixed, and some of it later than what it says next, chunk after chunk: all come out right."""
+    mixed = failing("wire", "reorder")
+    c = small(
+        requests=four(), concurrency=4, trace=str(tmp_path), deadline_seconds=60.0, resend_seconds=0.2, prefill_faults=(mixed,),
+        decode_faults=(mixed,),
+    )  # fmt: skip
+    result, compared = run(c)
+    assert all(one.equal for one in compared), compared
+    assert result.stats["prefill"]["injected"] > 10
+    assert result.stats["decode"]["injected"] > 10
+    assert result.stats["decode"]["places_free"] == 4
+    assert result.stats["prefill"]["slots_free"] == result.stats["prefill"]["slots"]
+    assert check(tmp_path).attempts == 4
+
+
+def test_failures_that_are_told_in_any_order(tmp_path: Path) -> None:
+    """A read fails, a save does, and three is aborted: their ends overtake what was said before them, and nobody else is harmed.  Whom the
+    first two meet is for the order to say."""
+    mixed = failing("wire", "reorder")
+    c = small(
+        requests=four(), concurrency=4, trace=str(tmp_path), abort_after={"three": 1.0}, deadline_seconds=60.0, resend_seconds=0.2,
+        decode_faults=(mixed, failing("read", "quiet", layer=2, chunk=2, nth=1), slow("read", 2.0, layer=7, chunk=3)),
+        prefill_faults=(mixed, failing("save", "quiet", layer=1, chunk=1, nth=3)),
+    )  # fmt: skip
+    result, compared = run(c)
+    ends = [[why for why in ("layer 2", "not in the pool", "the client gave up") if why in one.text] for one in result.results.values()]
+    failed = [whys for whys, one in zip(ends, result.results.values(), strict=True) if not one.ok]
+    assert 2 <= len(failed) <= 3
+    assert all(len(whys) == 1 for whys in failed), result.results
+    assert all(one.equal for one, told in zip(compared, result.results.values(), strict=True) if told.ok)
+    assert result.stats["decode"]["places_free"] == 4
+    assert check(tmp_path).attempts == 4

@@ -256,6 +256,16 @@ def test_a_ready_without_its_list_waits_for_the_next_one() -> None:
         assert engine.owner.refused == 0
 
 
+def test_planted_a_ready_is_taken_before_its_list_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_blocks.StepTables, "knows", lambda self, ready: True)
+    with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, crashed):
+        bad, _ = starts(engine, prefill)
+        prefill.say(prefill.ready(bad, 1), told=False)
+        heard = prefill.hear() if not crashed.wait(0.02) else None
+        assert isinstance(heard, ReadFailed)
+        assert "names blocks that nobody has told" in heard.reason
+
+
 @pytest.mark.parametrize("ids", [b"\x05\0\0\0\x03\0\0\0", b"\x05\0\0\0\x02\0\0", b""])
 def test_a_list_that_was_damaged_is_dropped_and_the_rest_of_its_batch_is_not(ids: bytes) -> None:
     with both(layout_of({0: KINDS, 1: KINDS})) as (engine, prefill, _):
