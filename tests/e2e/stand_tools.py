@@ -26,6 +26,8 @@ from tidegate.engine.worker_io import Line
 __all__ = ["TOKENS", "Stand", "none", "role_of", "standing", "until"]
 
 TOKENS = 4
+PATIENCE = 60.0
+"""Seconds in which what must come about has."""
 
 
 def role_of(name: str) -> str:
@@ -53,7 +55,7 @@ class Stand:
         if old is not None:
             there = {"prefill_port": old.http_port} if role == "prefill" else {"port": old.port, "decode_port": old.http_port}
         c: Any = msgspec.structs.replace(self.config, **{f"{role}_faults": faults} | there) if role != "proxy" else ProxyConfig(
-            max_retries=3, retry_delay=0.05, scratch_folder=self.config.scratch_folder)  # fmt: skip
+            max_retries=3, retry_delay=0.05, scratch_folder=self.config.scratch_folder, faults=faults)  # fmt: skip
         self._lines[name] = queue.Queue()
         self.workers[name] = Worker(name, argv or self._argv.get(name) or worker_argv(role), c, self._lines[name])
         while (line := self._lines[name].get(timeout=300)[1]).kind != "ready":
@@ -87,6 +89,11 @@ class Stand:
         text = httpx.get(self.url(name) + "/metrics", trust_env=False, timeout=60).text
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return {" ".join((sample.name.removeprefix("tidegate_"), *sample.labels.values())): sample.value for sample in samples}
+
+    def said(self, name: str) -> list[str]:
+        """The texts of the lines that it has written since this was asked last."""
+        lines = [self._lines[name].get_nowait()[1] for _ in range(self._lines[name].qsize())]
+        return [line.text for line in lines if line is not None]
 
     def held(self) -> list[str]:
         """What anybody still holds of any request."""
@@ -124,7 +131,7 @@ def standing(c: RunConfig, argv: dict[str, Sequence[str]]) -> Iterator[Stand]:
 
 
 def until(good: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not good():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -132,7 +139,7 @@ def until(good: Callable[[], bool]) -> None:
 
 def none(what: Callable[[], list[str]]) -> None:
     """Wait until there is none of it."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while found := what():
         assert time.monotonic() < end, found
         time.sleep(0.1)
