@@ -60,6 +60,14 @@ def test_a_row_is_its_own_until_the_ranks_have_met_and_the_pools_from_then_on(ra
     assert hand.found(PROMPT) == [2]
 
 
+def test_planted_a_rank_that_does_not_wait_for_the_meeting_reads_a_row_that_is_not_there(ranks: list[Rank]) -> None:
+    _, hand = ranks
+    hand.made(PROMPT, 1.0)
+    hand.forward_digest()  # as if it had met the leader, which has not made the row yet
+    (hot,), rows, slots = hand.select(0, [5], torch.tensor([[PROMPT]]))
+    assert hot[rows[0], slots[0]].isnan().all()
+
+
 def test_each_attempt_gets_its_own_new_rows_of_every_part() -> None:
     kinds = [RowKind("main.k", "float32", 4), RowKind("main.v", "float32", 2), KINDS[1]]
     hand = DecodeRows(DecodeMemory(kinds, **SIZES), {}, rank=1, ranks=2)
