@@ -142,7 +142,7 @@ DecodeCore._reclaim = lambda self, attempt: None
 PLANTED = {"deaf": (DEAF, f"nobody is told that {GONE}"), "keeps": (KEEPS, "blocks are taken")}
 
 
-@pytest.mark.parametrize("name", PLANTED if LONG else ("keeps",))
+@pytest.mark.parametrize("name", PLANTED if LONG else ())
 def test_planted_a_decode_that_does_not_hear_of_it_or_keeps_its_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted, seen = PLANTED[name]
     monkeypatch.setattr("stand_tools.PATIENCE", 5.0)
