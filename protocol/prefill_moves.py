@@ -148,16 +148,14 @@ class PrefillMoves(Session):
 
     def can_give_way(self, run: int) -> bool:
         """Is it between two chunks, in the slots of its own, where there are such, and finds in the pool all that it needs to go on?"""
-        state = self.run_state(run)
-        if not PR.CanAct(state) or state.layer != 1:
-            return False
-        own = [slot for slot in self.slots.values() if slot.owner == run]
+        own = {gate for gate, slot in self.slots.items() if slot.owner == run}
+        idle = {gate for gate in own if PB.CanExtend(self.slots[gate], run)}
         stands = bool(own) or len(self.plan.shared) == self.plan.layers
-        return stands and all(PB.CanExtend(slot, run) for slot in own) and self.has_saved(run)
+        return stands and PR.CanGiveWay(self.run_state(run), own, idle, self.stored(run))
 
-    def has_saved(self, run: int) -> bool:
-        """Is all of its earlier chunks in the pool?"""
-        return all(PO.CanPin(self._object(key)) for key in self.earlier(self.step_of(run)))
+    def stored(self, run: int) -> set[int]:
+        """The chunks that the run has computed and the pool has, whole."""
+        return {chunk for chunk in range(1, self.run_state(run).chunk) if PO.CanPin(self._object((run, chunk)))}
 
     def has_slots(self, run: int) -> bool:
         """Is there a slot that the run may still write into?"""

@@ -132,6 +132,12 @@ class Oracle:
             if where == slot:
                 self.wrong.append(f"{by} overwrites {say_place(slot)} although {say(t)}, published there, has no verdict")
 
+    def loses(self, run: int, member: int, content: Content, pooled: set[T]) -> None:
+        """The run goes on, and leaves to others a slot of its own with `content`: the pool must have had it, whole."""
+        for t in ((run, chunk, content[1], member) for chunk in range(1, content[2] + 1) if content[0] == run):
+            if t not in pooled:
+                self.wrong.append(f"run {run} leaves its slot although the rows of {say(t)} are nowhere else")
+
     def computed(self, t: T, right: bool) -> None:
         self.taken.discard(t)
         if not right:

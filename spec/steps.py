@@ -189,6 +189,8 @@ def give_way(w: World, member: int, run: int) -> list[Effect]:
     busy = {*w.io.values(), *w.oracle.published.values(), *(w.place(t) for t in w.oracle.taken)}
     for gate in w.mem[member]:
         if gate[1] == w.lane[run] and (member, gate) not in busy:
+            if not w.plan.is_shared(w.mem[member][gate][1]):
+                w.oracle.loses(run, member, w.mem[member][gate], w.pooled)
             w.mem[member][gate] = JUNK  # its blocks are anybody's now
     return effects
 

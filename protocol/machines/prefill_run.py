@@ -12,7 +12,7 @@ It is forgotten once Decode has retired its attempt, every transfer has
 its verdict, and no copy of it is under way: nobody can ask about it any
 more.  Its nonce stays used.
 
-sha256: 913a09e0c366a5e92225d9764b1b5256aa32b94b09d62e1f04e6f381506257b8
+sha256: 67740b5fd9ce95926f5326e201a323d24ac723bfa6076d01538190d5f81f95f3
 """
 
 from __future__ import annotations
@@ -132,16 +132,25 @@ def CanAct(s: State) -> bool:
     return s.phase == 'running'
 
 
+def CanGiveWay(s: State, own: Any, idle: Any, stored: Any) -> bool:
+    """Between two chunks the run may leave the slots of its own, which it would have extended, and load them again when it goes on.
+    own: those slots; idle: the slots that it may extend, so none of these is taken for its next chunk; stored: chunks of it that the pool has.
+
+    [tla/machines/PrefillRun.tla:42]
+    """
+    return s.phase == 'running' and s.layer == 1 and own <= idle and interval(1, s.chunk - 1) <= stored
+
+
 def CanAdvance(s: State) -> bool:
     """The step (chunk, layer) has been written and published as transfers ts.
 
-    [tla/machines/PrefillRun.tla:41]
+    [tla/machines/PrefillRun.tla:48]
     """
     return s.phase == 'running'
 
 
 def Advance(s: State, ts: frozenset[Any]) -> State:
-    """[tla/machines/PrefillRun.tla:42]"""
+    """[tla/machines/PrefillRun.tla:49]"""
     over = s.layer == s.layers
     return State(phase='computed' if over and s.chunk == s.chunks else s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk + 1 if over else s.chunk, layer=1 if over else s.layer + 1, open=s.open | ts, retired=s.retired)
 
@@ -149,53 +158,53 @@ def Advance(s: State, ts: frozenset[Any]) -> State:
 def CanClose(s: State, t: Any) -> bool:
     """Transfer t has its verdict.
 
-    [tla/machines/PrefillRun.tla:50]
+    [tla/machines/PrefillRun.tla:57]
     """
     return t in s.open
 
 
 def Close(s: State, t: Any) -> State:
-    """[tla/machines/PrefillRun.tla:51]"""
+    """[tla/machines/PrefillRun.tla:58]"""
     return State(phase=s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open - {t}, retired=s.retired)
 
 
 def CanFail(s: State) -> bool:
-    """[tla/machines/PrefillRun.tla:53]"""
+    """[tla/machines/PrefillRun.tla:60]"""
     return s.phase in {'running', 'computed'}
 
 
 def Fail(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:54]"""
+    """[tla/machines/PrefillRun.tla:61]"""
     return State(phase='failed', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=s.retired)
 
 
 def CanFinish(s: State) -> bool:
-    """[tla/machines/PrefillRun.tla:56]"""
+    """[tla/machines/PrefillRun.tla:63]"""
     return s.phase == 'computed' and s.open == EMPTY
 
 
 def Finish(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:57]"""
+    """[tla/machines/PrefillRun.tla:64]"""
     return State(phase='done', attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=s.retired)
 
 
 def CanRetire(s: State) -> bool:
     """RETIRE: nobody will read anything of this run, or ask about it, again.  It ends as it would have.
 
-    [tla/machines/PrefillRun.tla:60]
+    [tla/machines/PrefillRun.tla:67]
     """
     return s.phase not in {'idle', 'forgotten'}
 
 
 def Retire(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:61]"""
+    """[tla/machines/PrefillRun.tla:68]"""
     return State(phase=s.phase, attempt=s.attempt, chunks=s.chunks, layers=s.layers, chunk=s.chunk, layer=s.layer, open=s.open, retired=True)
 
 
 def Untold(s: State) -> bool:
     """Decode may not know that it has failed: worth saying again.
 
-    [tla/machines/PrefillRun.tla:64]
+    [tla/machines/PrefillRun.tla:71]
     """
     return s.phase == 'failed' and not s.retired
 
@@ -203,23 +212,23 @@ def Untold(s: State) -> bool:
 def CanForget(s: State, held: frozenset[Any]) -> bool:
     """held: the attentions, saves and loads of this run that are under way.
 
-    [tla/machines/PrefillRun.tla:67]
+    [tla/machines/PrefillRun.tla:74]
     """
     return s.retired and s.phase in {'done', 'failed'} and s.open == EMPTY and held == EMPTY
 
 
 def Forget(s: State) -> State:
-    """[tla/machines/PrefillRun.tla:71]"""
+    """[tla/machines/PrefillRun.tla:78]"""
     return Forgotten()
 
 
 def Events(*, Attempts: Any, MaxChunks: Any, MaxLayers: Any, Transfers: Any) -> Set[AnyEvent]:
-    """[tla/machines/PrefillRun.tla:73]"""
+    """[tla/machines/PrefillRun.tla:80]"""
     return Records(EventAttemptChunksLayers, op=frozenset(('Start',)), attempt=Attempts, chunks=interval(1, MaxChunks), layers=interval(1, MaxLayers)) | Records(EventTransfers, op=frozenset(('Advance',)), transfers=Powerset(Transfers)) | Records(EventTransfer, op=frozenset(('Close',)), transfer=Transfers) | Records(EventHeld, op=frozenset(('Forget',)), held=Powerset(Transfers)) | Records(Event, op=frozenset(('Fail', 'Finish', 'Retire')))
 
 
 def Enabled(s: State, e: AnyEvent) -> bool:
-    """[tla/machines/PrefillRun.tla:79]"""
+    """[tla/machines/PrefillRun.tla:86]"""
     if e.op == 'Start':
         return CanStart(s)
     if e.op == 'Advance':
@@ -238,7 +247,7 @@ def Enabled(s: State, e: AnyEvent) -> bool:
 
 
 def Step(s: State, e: AnyEvent) -> State:
-    """[tla/machines/PrefillRun.tla:88]"""
+    """[tla/machines/PrefillRun.tla:95]"""
     if e.op == 'Start':
         return Start(s, e.attempt, e.chunks, e.layers)
     if e.op == 'Advance':

@@ -127,6 +127,16 @@ class PrefillRun(Judge):
         super().after(e, s)
         goes_on = self.advanced < self.steps and not self.past & {"Fail", "Forget"}
         need(self.module.CanAct(s) == goes_on, f"after {e.op} it {'may not' if goes_on else 'may'} take a slot")
+        self.gives_way(s, goes_on)
+
+    def gives_way(self, s: Any, goes_on: bool) -> None:
+        """It may leave its slots between two chunks: none is taken for the next, and the pool has all of the earlier ones."""
+        chunks, within = divmod(self.advanced, s.layers or 1)
+        own, all_of_it = frozenset({1, 2}), frozenset(range(1, chunks + 1))
+        may = self.module.CanGiveWay
+        need(may(s, own, own, all_of_it) == (goes_on and within == 0), f"whether it may give way after {chunks} chunks and {within} layers")
+        need(not may(s, own, own - {2}, all_of_it), "it gives way although a slot is taken for its next chunk")
+        need(not (chunks and may(s, own, own, all_of_it - {chunks})), "it gives way although the pool has not all of its chunks")
 
 
 class PoolObject(Judge):

@@ -51,6 +51,8 @@ OBJECTIONS: list[tuple[str, Deed, Deed]] = [
                 o.overwritten(P, "a claim", {("orphan", T, 1, True): Q, ("orphan", LATER, 1, False): P}, lease=False))),
     ("published there, has no verdict", lambda o: (o.published.update({T: P}), o.overwritten(P, "a claim", {}, lease=False)),
      lambda o: (o.published.update({T: Q}), o.overwritten(P, "a claim", {}, lease=False))),
+    ("run 1 chunk 2 layer 1 are nowhere else", lambda o: o.loses(1, 0, (1, 1, 2), {T, AT_1}),
+     lambda o: (o.loses(1, 0, (1, 1, 2), {T, LATER}), o.loses(1, 0, (2, 1, 1), set()), o.loses(1, 0, JUNK, set()))),
     ("does not hold its earlier chunks", lambda o: o.computed(T, False), lambda o: o.computed(T, True)),
     ("says epoch 2, which is 1$", lambda o: o.announced(T, (0, 2, 0, 4, True), (0, 1, 0, 4, True)),
      lambda o: o.announced(T, (0, 1, 0, 4, True), (0, 1, 0, 4, True))),

@@ -96,7 +96,7 @@ def test_nobody_has_its_blocks_while_they_are_saved_from_or_read(tmp_path, monke
     """The last layer of the chunk is saved, or read, slowly; another prompt waits for the blocks."""
     if planted:
         monkeypatch.setattr(PrefillSession, "can_release_lane", lambda self, lane, given_way=0: True)
-        monkeypatch.setattr(PrefillSession, "has_saved", lambda self, run: True)
+        monkeypatch.setattr(PrefillSession, "stored", lambda self, run: set(range(1, 10)))
         monkeypatch.setattr(Answers, "held", lambda self: [])
     slow = Injector([FaultSpec(where=what, layer=LAYERS, nth=1, delay=3.0 if planted else 0.5)])
     with opened(

@@ -37,6 +37,13 @@ Start(s, a, chunks, layers) == [s EXCEPT !.phase = "running", !.attempt = a, !.c
 \* May this run take or write a slot?
 CanAct(s) == s.phase = "running"
 
+\* Between two chunks the run may leave the slots of its own, which it would have extended, and load them again when it goes on.
+\* own: those slots; idle: the slots that it may extend, so none of these is taken for its next chunk; stored: chunks of it that the pool has.
+CanGiveWay(s, own, idle, stored) == /\ s.phase = "running"
+                                    /\ s.layer = 1
+                                    /\ own \subseteq idle
+                                    /\ 1..(s.chunk - 1) \subseteq stored
+
 \* The step (chunk, layer) has been written and published as transfers ts.
 CanAdvance(s) == s.phase = "running"
 Advance(s, ts) ==

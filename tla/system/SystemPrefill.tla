@@ -87,14 +87,14 @@ Miss(m, r) ==
 \* goes on; all that it needs for that is in the pool.  Shared slots it has left already, and their rows are loaded for each chunk: where
 \* it has no slot of its own nothing changes.  Once the gates of its lane are free its blocks are anybody's, and so is what lies in them.
 GiveWay(m, r) ==
-    LET p == runs[m][r] IN
+    LET own == {i \in Gates : slots[m][i].owner = r}
+        idle == {i \in Gates : PB!CanExtend(slots[m][i], r)}
+        stored == {c \in Chunks : PO!CanPin(pool[<<r, c>>])}
+    IN
     /\ GivingWay
     /\ Started(m, r)
-    /\ PR!CanAct(p)
-    /\ p.layer = 1
-    /\ Shared = Layers \/ \E i \in Gates : slots[m][i].owner = r
-    /\ \A i \in Gates : slots[m][i].owner = r => PB!CanExtend(slots[m][i], r)      \* none is taken for the next chunk
-    /\ \A o \in Earlier(r, p.chunk) : PO!CanPin(pool[o])
+    /\ Shared = Layers \/ own # {}
+    /\ PR!CanGiveWay(runs[m][r], own, idle, stored)
     /\ slots' = [slots EXCEPT ![m] = [i \in Gates |-> LeaveSlot(@[i], r)]]
     /\ mem' = [mem EXCEPT ![m] = [i \in Gates |-> IF i[2] = lane[r] /\ slots'[m][i].phase = "free" THEN Junk ELSE @[i]]]
     /\ ev' = [op |-> "GiveWay", member |-> m, run |-> r]

@@ -22,6 +22,17 @@ GateBeforePublish ==
 \* I3 and I14: what is computed rests on what the earlier chunks saved.
 LoadBeforeCompute == \A x \in io : x.op \in {"attend", "save"} => x.right
 
+\* I3, the other way: rows that a run needs for a later chunk are never nowhere.  They go from the slot of an independent layer when
+\* the pool has them; where the run has left the slot, the pool may have given them away since.
+Lacks(p, l) == p.phase = "running" /\ (p.chunk < p.chunks \/ p.layer <= l)      \* has it a chunk of layer l to compute yet?
+RowsStay ==
+    [][\A m \in Members, i \in Gates :
+        LET rows == mem[m][i]  r == rows[1]  l == rows[2] IN
+        (rows # mem'[m][i] /\ r # 0 /\ l \in Layers \ Shared /\ Lacks(runs'[m][r], l)) =>
+            \A c \in 1..rows[3] : \/ Holds(mem'[m][i], r, c, l)
+                                  \/ <<r, c, l, m>> \in pooled
+                                  \/ slots[m][i].owner # r /\ pool[<<r, c>>].phase = "gone"]_vars
+
 \* I4: a readable object has all its layers, of each the share of every member.
 PublishAfterComplete ==
     \A o \in DOMAIN pool : pool[o].phase = "readable" => \A l \in Layers, m \in Members : <<o[1], o[2], l, m>> \in pooled
