@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["aligned", "gated_mlp", "rms_norm", "top_mask", "top_positions", "wide"]
+__all__ = ["aligned", "gated_mlp", "linear", "rms_norm", "top_mask", "top_positions", "wide"]
 
+FEWEST = 4  # columns of a product: on some CPUs what comes out of 2 or 3 depends on where a row stands
 ALIGNMENT = 64  # bytes; vector kernels may add up in another order where a row starts elsewhere
 
 
@@ -23,6 +24,15 @@ def wide(x: Tensor) -> Tensor:
 def aligned(x: Tensor) -> Tensor:
     """`x` itself where it lies as a fresh tensor would, else a copy: the same bits come out whatever the storage."""
     return x if x.is_contiguous() and x.data_ptr() % ALIGNMENT == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`x` [n, width] times `weight` [out, width], for weights of any number of outputs."""
+    if (out := weight.shape[0]) >= FEWEST:
+        return functional.linear(x, weight)
+    padded = weight.new_zeros(FEWEST, weight.shape[1])
+    padded[:out] = weight
+    return functional.linear(x, padded)[:, :out].contiguous()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tidegate.engine.model.arithmetic import aligned, rms_norm, top_mask, top_positions, wide
+from tidegate.engine.model.arithmetic import aligned, linear, rms_norm, top_mask, top_positions, wide
 from tidegate.engine.model.config import MODEL_TYPES, ModelConfig
 from tidegate.engine.model.rope import rotate_halves, rotate_interleaved
 from tidegate.engine.model.shards import Shard, is_cut
@@ -108,7 +108,7 @@ class Attention:
         if not self.has_indexer:
             return wide(x).new_empty(0, n, c.index_head_dim), wide(x).new_empty(0, n)
         query = functional.linear(residual, w["indexer.wq_b"]).view(n, c.index_n_heads, -1)
-        weight = functional.linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
+        weight = linear(x.to(w["indexer.weights_proj"].dtype), w["indexer.weights_proj"])
         return (
             wide(self._rotate_head(query, cos, sin)).transpose(0, 1).contiguous(),
             (wide(weight).to(wide(x).dtype) * self.index_scale).t().contiguous(),

@@ -20,9 +20,9 @@ BYTES = 256  # without a tokenizer, a token below this is the byte itself
 BOS, EOS = 256, 257
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 ROW_DTYPES = DTYPES | {"int8": torch.int8, "float16": torch.float16}  # of rows that are stored
-# Products of eight rows are the same to the bit wherever a row is among the eight, in all widths tried that are multiples of 8; in
-# many others they are not.  So are sigmoids of eight rows that fill whole pairs of vectors: torch takes the rest one by one, by
-# another formula.
+# Products of eight rows are the same to the bit wherever a row is among the eight, in all widths tried that are multiples of 8, with one
+# column or at least 4 (`arithmetic.linear`); in many others they are not.  So are sigmoids of eight rows that fill whole pairs of
+# vectors: torch takes the rest one by one, by another formula.
 EIGHTS = (
     "hidden_size", "intermediate_size", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
     "v_head_dim",

@@ -33,20 +33,27 @@ def hangs() -> bool:
 
 
 def test_a_context_ends_whoever_has_just_left() -> None:
-    assert not any(hangs() for _ in range(150))
+    assert not any(hangs() for _ in range(50))
 
 
-def test_planted_a_time_that_only_a_closed_socket_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "new_socket", lambda context, kind: context.socket(kind))
-    assert any(hangs() for _ in range(600)), "one of twenty hung"
-
-
-def test_every_way_to_a_socket_says_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def lingers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each kind of socket has been told when it is made, before it has a connection."""
     monkeypatch.setenv("TIDEGATE_TOKEN", "a-token-of-some-length")
     with zmq.Context() as context:
         guards: list[control.Guard] = []
         router, port = control.bind(context, 0, guards)
         made = [router, control.connect(context, port), hands.private_socket(context)[0], *(socket for socket, _ in guards)]
-        assert [socket.getsockopt(zmq.LINGER) for socket in made] == [multipart.LINGER] * 4
+        found = [int(socket.getsockopt(zmq.LINGER)) for socket in made]
         for socket in made:
             socket.close(linger=0)
+    return found
+
+
+def test_every_way_to_a_socket_says_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lingers(monkeypatch) == [multipart.LINGER] * 4
+
+
+def test_planted_a_socket_that_is_told_only_when_it_is_closed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it may hang then is a race, which some machines lose once in twenty times and others never."""
+    monkeypatch.setattr(control, "new_socket", lambda context, kind: context.socket(kind))
+    assert multipart.LINGER not in lingers(monkeypatch)[:2]
