@@ -152,6 +152,11 @@ def modules() -> dict[str, Path]:
     return {path.stem: path for place in ("machines", "system") for path in sorted((top / place).glob("*.tla"))}
 
 
+def pool() -> dict[str, Path]:
+    """The modules of prefix reuse, in which a fault may be planted that names one of them."""
+    return {path.stem: path for path in sorted((root() / "tla" / "pool").glob("*.tla"))}
+
+
 def _sources(file: str) -> dict[str, Path]:
     """A source file below the checkout, or all of a folder whose name ends in a slash."""
     paths = sorted((root() / file).glob("*.py")) if file.endswith("/") else [root() / file]
@@ -169,7 +174,7 @@ def plant_all(changes: Sequence[Change]) -> dict[str, str]:
     for change in changes:
         places = _sources(change.file) if change.file else modules()
         if change.module:
-            places = {name: path for name, path in places.items() if change.module in (name, part_of(path))}
+            places = {name: path for name, path in (places | pool()).items() if change.module in (name, part_of(path))}
         texts = {name: out.get(name) or path.read_text() for name, path in places.items()}
         times = {name: text.count(change.old) for name, text in texts.items() if change.old in text}
         if sum(times.values()) != 1:

@@ -22,6 +22,8 @@ __all__ = ["Configuration", "configurations"]
 
 PROPERTIES = re.compile(r"^(INVARIANTS?|PROPERT(?:Y|IES))\b(.*)$", re.MULTILINE)
 SAME = ("-fp", "0")  # TLC draws its fingerprint function by lot; with one function a run says the same each time
+IN_MEMORY = "-Dtlc2.tool.queue.DiskStateQueue.BufSize=500000"
+"""So many states wait in memory: the thread that would write them to the disk can meet a set that TLC is making just then, and dies."""
 SECONDS = 240.0  # a mutant may reach many more states than the model; so much is enough to find what breaks
 
 
@@ -68,7 +70,7 @@ class Configuration:
         with scratch(self.module, changed) as place:
             config = place.module.parent / self.config.name
             config.write_text(text or self.without(gone))
-            jvm = tlc.LIGHT if self.states < 20_000 else tlc.SMALL
+            jvm = (*(tlc.LIGHT if self.states < 20_000 else tlc.SMALL), IN_MEMORY)
             result = tlc.run_tlc(place.module, config, library=place.library, jvm=jvm, seconds=seconds, options=SAME)
         if result.violated == "<temporal>" and len(self.properties) == 1:
             result.violated = self.properties[0]

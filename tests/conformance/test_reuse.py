@@ -1,15 +1,23 @@
-"""Prefix reuse (tla/pool/PrefixReuse.tla): each mistake of tla/pool/planted.toml is refused on its own property."""
+"""Prefix reuse (tla/pool/PrefixReuse.tla): each mistake of tla/pool/planted.toml is refused on its own property, and each part of each
+property is needed for one of them.
+
+All are planted by `tidegate check --properties` in `make test-long`.
+"""
 
 from __future__ import annotations
 
 import os
 from functools import cache
 
+import msgspec
 import pytest
 
+from tidegate.spec import weakened_table
+from tidegate.spec.errors import SpecError
 from tidegate.spec.museum import planted
 from tidegate.spec.paths import root
 from tidegate.spec.variant import configurations
+from tidegate.spec.weakened import POOL, Row, bugs, judge
 
 BUGS = planted(root() / "tla" / "pool" / "planted.toml")
 MODELS = {c.name: c for c in configurations(module="PrefixReuse")}
@@ -46,3 +54,44 @@ def test_the_page_lists_every_property_and_mistake():
     page = " ".join((root() / "docs" / "reuse.md").read_text().split())
     assert [bug.mistake for bug in BUGS if bug.mistake not in page] == []
     assert [bug.property for bug in BUGS if f"`{bug.property}`" not in page] == []
+
+
+ROWS = weakened_table.read(subject=POOL)
+WEAK = {bug.name: bug for bug in bugs(POOL)}
+REMOVED = "what is removed gives its extent back at once, although somebody holds it"
+
+
+@cache
+def judged(name: str) -> list[Row]:
+    return judge(WEAK[name], POOL)
+
+
+def test_each_part_of_each_property_has_a_mistake_that_passes_without_it():
+    assert weakened_table.stale(ROWS, POOL) == []
+    assert {r.of for r in ROWS} == {bug.property for bug in BUGS}
+    page = (root() / "docs" / "reuse.md").read_text()
+    assert weakened_table.document(page, ROWS, POOL) == page, "run `tidegate check --properties --write`"
+
+
+def test_a_mistake_still_passes_without_its_part():
+    assert weakened_table.differences(ROWS, judged(REMOVED), [WEAK[REMOVED]]) == []
+    assert {r.name for r in judged(REMOVED)} == {"PinnedStays#0", "PinnedStays#2"}
+
+
+def test_planted_a_row_of_a_part_that_sees_the_mistake_all_the_same_is_noticed():
+    (row,) = [r for r in ROWS if r.name == "PinnedStays#1"]
+    wrong = msgspec.structs.replace(row, bug=REMOVED, configuration="reuse-removed", how="late")
+    (line,) = weakened_table.differences([wrong], judged(REMOVED), [WEAK[REMOVED]])
+    assert line.startswith(f"PinnedStays#1: committed '{REMOVED}' passes")
+    assert "now seen all the same" in line
+
+
+def test_planted_a_part_without_a_mistake_is_noticed():
+    (line,) = weakened_table.stale(ROWS[1:], POOL)
+    assert "tla/pool/planted.toml lacks a bug" in line
+
+
+def test_planted_a_mistake_that_its_property_does_not_see_is_refused():
+    other = msgspec.structs.replace(WEAK[REMOVED], property="Quiescence")
+    with pytest.raises(SpecError, match=r"Quiescence does not see that what is removed .* in reuse-removed .*PinnedStays"):
+        judge(other, POOL)

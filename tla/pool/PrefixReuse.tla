@@ -17,15 +17,16 @@ Spec == Init /\ [][Next]_vars
 
 \* A fill or a load that still counts reads the bytes of the content that it was asked for: never an object half written, spoilt, or
 \* whose extent was given to another.
-FillReadsStored == \A x \in io : (x.op # "save" /\ ~x.lapsed) => mem[x.extent][x.layer] = x.name[1]
+Bytes(x, l) == IF x \in Extents THEN mem[x][l] ELSE Junk
+FillReadsStored == \A x \in io : (x.op # "save" /\ ~x.lapsed) => Bytes(x.extent, x.layer) = x.name[1]
 
 \* Who finds an object finds all its layers.
-StoredIsWhole == \A n \in Names : entries[n].state \in {"readable", "evicting"} => \A l \in Layers : mem[entries[n].extent][l] = n[1]
+StoredIsWhole == \A n \in Names : entries[n].state = "readable" => \A l \in Layers : Bytes(entries[n].extent, l) = n[1]
 
 \* A save writes where its object lies, and nobody else writes that object.
 OneWriter ==
     \A x \in io : x.op = "save" =>
-        /\ LET e == entries[x.name] IN e.state = "allocated" /\ e.extent = x.extent /\ e.owner = ClientOf(x.run)
+        /\ entries[x.name].extent = x.extent
         /\ \A y \in io : (y.op = "save" /\ y.name = x.name) => y.run = x.run
 
 \* An extent belongs to one object, from its beginning until nobody holds it any more.
