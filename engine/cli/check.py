@@ -18,7 +18,7 @@ def command(
     mutants: Annotated[bool, typer.Option("--mutants", help="Drop each conjunct of each guard and see the harm.")] = False,
     museum: Annotated[bool, typer.Option("--museum", help="Plant the faults of tla/museum, which users of such systems met.")] = False,
     properties: Annotated[
-        bool, typer.Option("--properties", help="Weaken each property and see a planted bug pass, of prefix reuse too; --quick: safety only.")
+        bool, typer.Option("--properties", help="Weaken each property and see a bug pass, of prefix reuse too; --quick: safety only.")
     ] = False,
     induction: Annotated[
         bool, typer.Option("--induction", help="Show the invariant of tla/inductive to hold at any size, with z3; no TLC.")
