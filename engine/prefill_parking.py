@@ -15,6 +15,7 @@ from tidegate.engine.prefill_group import PrefillGroup
 from tidegate.engine.prefill_parts import Copies, Run
 from tidegate.engine.prefill_places import Places
 from tidegate.protocol.effects import Effect
+from tidegate.protocol.messages import TransferId
 from tidegate.protocol.prefill import PrefillSession
 
 __all__ = ["Parking"]
@@ -29,6 +30,7 @@ class Parking:
         self._session, self._places, self._execute = session, places, execute
         self._begun: dict[int, Run] = {}  # that may be preempted: as they were given to the computing thread
         self._leaving: dict[int, bool] = {}  # preempted, and in their blocks still, first come first: have they left their slots?
+        self._left: dict[int, TransferId] = {}  # the step before which it left its slots last
         self._parked: dict[int, None] = {}  # they have given way: without blocks
         self._wanted: set[int] = set()  # of both, those that are resumed
         self.preempted = self.gave_way = self.resumed = 0
@@ -49,9 +51,13 @@ class Parking:
         step = self._session.step_of(run)
         if step.layer > 1 or step.chunk == 1 or self._session.has_claimed(step):
             return False
-        self._leaving[run] = False
+        self._leaving[run] = self._has_left(run)
         self.preempted += 1
         return True
+
+    def _has_left(self, run: int) -> bool:
+        """Was it resumed, and has not gone on since?  Then it has no slots to leave."""
+        return self._left.get(run) == self._session.step_of(run)
 
     def resume(self, run: int) -> None:
         """It is to go on as soon as there is room for it.  Nothing if it is over; ValueError for one that is not preempted."""
@@ -63,6 +69,7 @@ class Parking:
     def forget(self, run: int) -> None:
         """It is over."""
         self._begun.pop(run, None)
+        self._left.pop(run, None)
         self._leaving.pop(run, None)
         self._parked.pop(run, None)
         self._wanted.discard(run)
@@ -76,7 +83,7 @@ class Parking:
         stay, held = [], set(read())
         for run in list(self._leaving):
             if not self._leaving[run] and self._session.can_give_way(run):
-                self._leaving[run] = True
+                self._leaving[run], self._left[run] = True, self._session.step_of(run)
                 self._execute(self._session.give_way(run))
             if self._leaving[run] and run not in held and self._places.may_give_way(run):
                 del self._leaving[run]

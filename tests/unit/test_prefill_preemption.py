@@ -11,6 +11,7 @@ from tidegate.engine.config import FaultSpec
 from tidegate.engine.faults import Injector
 from tidegate.engine.prefill_copies import PoolCopies
 from tidegate.engine.prefill_engine import RunOver
+from tidegate.engine.prefill_parking import Parking
 from tidegate.engine.prefill_places import Places
 from tidegate.engine.prefill_waits import Answers
 from tidegate.protocol.prefill import PrefillSession
@@ -72,6 +73,34 @@ def test_a_run_goes_on_in_other_blocks_with_every_row_it_had(tmp_path, lanes, bu
         assert rig.outcome() == ("a", "")
     assert (rig.stats["preempted"], rig.stats["gave_way"], rig.stats["resumed"]) == (2, 2, 2)
     assert (rig.stats["blocks_free"], rig.stats["slots_free"]) == (ALL, rig.stats["slots"])
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_one_that_is_preempted_again_before_it_has_gone_on_gives_way_again(tmp_path, monkeypatch, planted):
+    if planted:
+        monkeypatch.setattr(Parking, "_has_left", lambda self, run: False)
+    with opened(tmp_path / "pool", blocks=ALL) as rig:
+        run = asked(rig, "a", "b")
+        chunks(rig, run, 1, 1)
+        for times, other in enumerate("bc", 1):
+            assert rig.engine.preempt(run.nonce)
+            if planted and times == 2:
+                time.sleep(0.5)
+                assert rig.engine.core.parking.gave_way == 1, "it leaves slots that it has not"
+                return
+            mate = rig.engine.next_run()
+            assert mate.start.request == other
+            rig.engine.resume(run.nonce)
+            chunks(rig, mate, 1, mate.chunks)
+            assert rig.outcome() == (other, "")
+            run = rig.engine.next_run()
+            assert (run.start.request, run.chunk) == ("a", 2)
+            if other == "b":
+                ask(rig, "c")
+                rig.hears("waits for blocks")
+        chunks(rig, run, 2, run.chunks)
+        assert rig.outcome() == ("a", "")
+    assert (rig.stats["preempted"], rig.stats["gave_way"], rig.stats["resumed"]) == (2, 2, 2)
 
 
 def test_planted_a_load_into_the_blocks_that_a_run_had_is_seen(tmp_path, monkeypatch):
