@@ -23,7 +23,8 @@ def why_foreign(host: str, port: int, *, net: Path = NET) -> str:
     """Why no connection to `host` (an IP address) and `port` is to be made; "" if this user, and nobody else, listens there."""
     users = set(_users(ipaddress.ip_address(host), port, net))
     if not users:
-        return "nobody listens there"
+        seen = (net / TABLES[0]).exists()
+        return "nobody listens there" if seen else f"who listens there cannot be seen without {net / TABLES[0]}: mount /proc"
     others = sorted(users - {os.geteuid()})
     return f"user {others[0]} listens there, this server is user {os.geteuid()}'s" if others else ""
 

@@ -34,6 +34,12 @@ def test_a_port_where_nobody_listens_or_only_at_another_address_is_not_ones_own(
     assert why_foreign("127.0.0.1", port) == "nobody listens there"
 
 
+def test_where_the_system_shows_no_tables_nothing_is_said_of_who_listens(tmp_path: Path) -> None:
+    assert why_foreign("127.0.0.1", 80, net=tmp_path) == f"who listens there cannot be seen without {tmp_path}/tcp: mount /proc"
+    (tmp_path / "tcp").write_text("  sl  local_address rem_address   st\n")
+    assert why_foreign("127.0.0.1", 80, net=tmp_path) == "nobody listens there"
+
+
 def test_two_listeners_of_one_port_are_both_looked_at(tmp_path: Path) -> None:
     head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     row = "   {}: {}:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {:5d}        0 1{} 1 0 100 0 0 10 0\n"
