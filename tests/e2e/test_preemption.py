@@ -65,6 +65,9 @@ def test_metrics_count_turns_where_they_happen() -> None:
         assert not any(servers.figure(role, name) for role in ("prefill", "decode") for name in names), "nobody waited"
         with ThreadPoolExecutor(len(prompts)) as clients:
             assert [one.status_code for one in clients.map(lambda prompt: servers.post(prompt=prompt), prompts)] == [200] * len(prompts)
+        short = [prompts[0][n : n + 5] for n in range(9)]  # with blocks for all of them, and rows for three
+        with ThreadPoolExecutor(len(short)) as clients:
+            assert [one.status_code for one in clients.map(lambda prompt: servers.post(prompt=prompt), short)] == [200] * len(short)
         counted = {role: [servers.figure(role, name) for name in names] for role in ("prefill", "decode")}
         assert all(count > 0 for counts in counted.values() for count in counts), counted
         stats = servers.stop()
